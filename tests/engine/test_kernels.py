@@ -14,10 +14,9 @@ from engine_helpers import assert_exact, load, transformers_model
 from torch import Tensor
 
 from astune.engine import compiled
-from astune.engine.adapters import Factors
 from astune.engine.local import _kernels
 from astune.engine.local._adapters import PolicyRows
-from astune.engine.local._cpu_adapters import Columns, CpuAdapters
+from astune.engine.local._cpu_adapters import AdapterRows, LowRank, SeparateAdapters
 from astune.engine.local._kernels import are_available, can_attend, kernels, room_for_scores
 from astune.schema import SamplingParams
 
@@ -227,26 +226,23 @@ async def test_sequences_that_outlive_a_crowd_go_on_exactly(tiny_folder: Path) -
 
 @pytest.mark.parametrize("tokens", [1, 3, 50])
 def test_each_row_gets_what_its_own_policy_adds(dtype: torch.dtype, tokens: int) -> None:
-    parts = [Columns("q", 0, 40), Columns("k", 40, 16)]
-    adapters = CpuAdapters({"qk": parts}, kernels(dtype), dtype)
-    factors = {
+    parts = {"q": (0, 40), "k": (40, 16)}
+    adapters = {
         policy: {
-            layer: Factors(torch.randn(rank, 24).to(dtype), torch.randn(width, rank).to(dtype), 0.5)
-            for layer, _, width in parts
+            layer: LowRank(torch.randn(rank, 24).to(dtype), torch.randn(width, rank).to(dtype), first)
+            for layer, (first, width) in parts.items()
             if (policy, layer) != ("fox", "k")
         }
         for policy, rank in (("wolf", 3), ("hen", 20), ("fox", 16))
     }
-    adapters.load(factors)
     x_ND, y_NE = torch.randn(tokens, 24).to(dtype), torch.randn(tokens, 56).to(dtype)
     policy_of_row = [("wolf", "fox", "")[row % 3] for row in range(tokens)]
     wanted = y_NE.double()
     for row, policy in enumerate(policy_of_row):
-        for layer, first, width in parts:
-            if (own := factors.get(policy, {}).get(layer)) is not None:
-                wanted[row, first : first + width] += 0.5 * own.up.double() @ (own.down.double() @ x_ND[row].double())
+        for down, up, first in adapters.get(policy, {}).values():
+            wanted[row, first : first + len(up)] += up.double() @ (down.double() @ x_ND[row].double())
     rows = {name: [row for row, policy in enumerate(policy_of_row) if policy == name] for name in ("fox", "wolf")}
-    add = adapters.adding_to([PolicyRows(name, torch.tensor(own)) for name, own in rows.items() if own])
-    assert add is not None
-    add("qk", x_ND, y_NE)
+    lists = [PolicyRows(name, torch.tensor(own)) for name, own in rows.items() if own]
+    separate = SeparateAdapters([list(adapter.values()) for adapter in adapters.values()], dtype)
+    separate.add(x_ND, y_NE, AdapterRows(list(adapters), lists, tokens))
     assert relative_error(y_NE, wanted) < PRECISION[dtype]

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local import _cpu_linear, _products
+from astune.engine.local._adapters import PolicyRows
+from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 
 Layers = tuple[Callable[..., _cpu_linear.Linear], Callable[..., _cpu_linear.Gate]]
 PRECISION = 3e-3
@@ -65,11 +67,69 @@ def test_a_gate_multiplies_what_it_activates(
         x.double() @ weight.double().T + (biases[index].double() if biases else 0)
         for index, weight in enumerate((gate, up))
     )
-    layer, other = layers[1](gate, up, biases), numbers(rows, 2 * outputs)
-    to_gate, to_up = other.double().chunk(2, dim=1)
-    assert_close(layer(x), F.silu(of_gate) * of_up)
-    roundings = 1 if isinstance(layer, _products.GatedProduct) else 2  # oneDNN rounds the sums first
-    assert_close(layer.add(x, other), F.silu(of_gate + to_gate) * (of_up + to_up), roundings)
+    assert_close(layers[1](gate, up, biases)(x), F.silu(of_gate) * of_up)
+
+
+POLICIES = ["wolf", "hen", "fox"]
+
+
+def policies_of(rows: int, *, mixed: bool) -> list[str]:
+    """Beside each other, or by turns; every fourth row is the model's own."""
+    names = [*POLICIES, ""]
+    return [names[row % 4 if mixed else 4 * row // rows] for row in range(rows)]
+
+
+def adapter_rows(policies: list[str]) -> AdapterRows:
+    found = [(name, [row for row, policy in enumerate(policies) if policy == name]) for name in POLICIES]
+    parts = [PolicyRows(name, torch.tensor(own)) for name, own in found if own]
+    return AdapterRows(POLICIES, parts, len(policies))
+
+
+def adapters_of(inputs: int, *layers: tuple[int, int]) -> list[list[LowRank]]:
+    """One of each policy for layers of (first output, outputs); the second adds to the last layer alone."""
+    ranks = (3, 16, 40)
+    every = [
+        [LowRank(numbers(rank, inputs, scale=inputs**-0.5), numbers(width, rank), first) for first, width in layers]
+        for rank in ranks
+    ]
+    return [every[0], every[1][-1:], every[2]]
+
+
+def added(adapters: list[list[LowRank]], policies: list[str], x: Tensor, outputs: int) -> Tensor:
+    exact = torch.zeros(len(x), outputs, dtype=torch.float64)
+    for row, policy in enumerate(policies):
+        for down, up, first in adapters[POLICIES.index(policy)] if policy else []:
+            exact[row, first : first + len(up)] += up.double() @ (down.double() @ x[row].double())
+    return exact
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 11, 33, 64, 300])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_adapters_add_to_their_rows(layers: Layers, rows: int, inputs: int, outputs: int, mixed: bool) -> None:
+    x, other, policies = numbers(rows, inputs), numbers(rows, outputs), policies_of(rows, mixed=mixed)
+    weight, parts = numbers(outputs, inputs, scale=inputs**-0.5), [(0, 20), (20, outputs - 20)]
+    layer, adapters = layers[0](weight), adapters_of(inputs, *parts)
+    layer.load_adapters(adapters)
+    exact = x.double() @ weight.double().T + added(adapters, policies, x, outputs)
+    assert_close(layer(x, adapter_rows(policies)), exact, roundings=2)
+    assert_close(layer.add(x, other, adapter_rows(policies)), exact + other.double(), roundings=2)
+    assert torch.equal(layer(x), layers[0](weight)(x)), "no rows of adapters"
+    layer.load_adapters([[], [], []])
+    assert torch.equal(layer(x, adapter_rows(policies)), layer(x)), "adapters of other layers"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 11, 33, 64, 300])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_adapters_add_to_a_gate(layers: Layers, rows: int, inputs: int, outputs: int, mixed: bool) -> None:
+    x, policies = numbers(rows, inputs), policies_of(rows, mixed=mixed)
+    gate, up = (numbers(outputs, inputs, scale=inputs**-0.5) for _ in range(2))
+    layer, adapters = layers[1](gate, up), adapters_of(inputs, (0, outputs), (outputs, outputs))
+    layer.load_adapters(adapters)
+    exact = x.double() @ torch.cat([gate, up]).double().T + added(adapters, policies, x, 2 * outputs)
+    of_gate, of_up = exact.chunk(2, dim=1)
+    assert_close(layer(x, adapter_rows(policies)), F.silu(of_gate) * of_up, roundings=4)
 
 
 @OURS
@@ -78,13 +138,19 @@ def test_a_row_is_the_same_bit_for_bit_beside_any_others(inputs: int, outputs: i
     torch.manual_seed(0)
     linear = _products.PackedProduct(numbers(outputs, inputs), numbers(outputs))
     gate = _products.GatedProduct(numbers(outputs, inputs), numbers(outputs, inputs))
-    x, other, beside_gate = numbers(300, inputs), numbers(300, outputs), numbers(300, 2 * outputs)
-    whole = linear(x), linear.add(x, other), gate(x), gate.add(x, beside_gate)
-    for first, last in [(0, 1), (5, 17), (238, 243), (100, 299)]:
-        part, beside = x[first:last], other[first:last]
-        parts = linear(part), linear.add(part, beside), gate(part), gate.add(part, beside_gate[first:last])
-        for ours, all_rows in zip(parts, whole, strict=True):
-            assert torch.equal(ours, all_rows[first:last])
+    linear.load_adapters(adapters_of(inputs, (0, outputs)))
+    gate.load_adapters(adapters_of(inputs, (0, outputs), (outputs, outputs)))
+    x, other, policies = numbers(300, inputs), numbers(300, outputs), policies_of(300, mixed=False)
+
+    def computed(part: slice) -> list[Tensor]:
+        rows = adapter_rows(policies[part])
+        plain = [linear(x[part]), linear.add(x[part], other[part]), gate(x[part])]
+        return [*plain, linear(x[part], rows), linear.add(x[part], other[part], rows), gate(x[part], rows)]
+
+    whole = computed(slice(300))
+    for part in (slice(0, 1), slice(5, 17), slice(70, 83), slice(238, 243), slice(100, 299)):
+        for ours, all_rows in zip(computed(part), whole, strict=True):
+            assert torch.equal(ours, all_rows[part])
 
 
 @OURS

@@ -1,83 +1,83 @@
-"""Adapters of several policies in a compiled kernel: each for its own rows, whose sums depend on no other row.
+"""What adapters of several policies add to the linear layers of one forward pass, each to its policy's rows.
 
-The torch operators in `_adapters.py` do the same for any model; starting them takes longer than what they compute.
+Our own products sum an adapter's numbers with the layer's; behind oneDNN's a compiled kernel adds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.adapters import Adapter
 from astune.engine.local._adapters import PolicyRows
-from astune.engine.local._kernels import Kernels
+from astune.engine.local._kernels import kernels
 
 _LANES = 16
-"""Ranks are filled up with zeros to a multiple of it."""
+"""The kernel takes ranks that are multiples of it."""
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 
-Adding = Callable[[str, Tensor, Tensor], None]
-"""Adds to the output of a product: its name, its inputs, its output."""
 
+class LowRank(NamedTuple):
+    """x down^T up^T, which is added to some of a product's outputs."""
 
-class Columns(NamedTuple):
-    """A linear layer as columns of a product of several."""
-
-    layer: str
+    down_RI: Tensor
+    up_ER: Tensor
     first: int
-    width: int
+    """Of these outputs."""
 
 
-class CpuAdapters:
-    """The adapters of an engine's policies.
+class AdapterRows:
+    """Whose adapter is added to which rows of a pack.
 
     Args:
-        products: what is computed as one product, by name.
+        policies: names, in the order in which layers were given their adapters.
+        parts: the rows of each policy; those of the model itself are in none.
     """
 
-    def __init__(self, products: Mapping[str, Sequence[Columns]], kernels: Kernels, dtype: torch.dtype) -> None:
-        self._products, self._kernels, self._dtype = products, kernels, dtype
-        self._of: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
-        self._tables: dict[str, Tensor] = {}
-        """Arguments of `add_low_rank` by product, one row an adapter; addresses of tensors in `_of` are among them."""
-
-    def load(self, adapters: Mapping[str, Adapter]) -> None:
-        """Take copies of adapters in place of those of the same policies."""
-        for policy, adapter in adapters.items():
-            self._of[policy] = {
-                layer: (self._filled(down).T.contiguous(), self._filled((up.detach().float() * scale).T))
-                for layer, (down, up, scale) in adapter.items()
-            }
-        self._tables = {name: self._table(columns) for name, columns in self._products.items()}
-
-    def _filled(self, factor: Tensor) -> Tensor:
-        """[rank, width] with a rank that the kernel takes."""
-        return F.pad(factor.detach().to(self._dtype), (0, 0, 0, -len(factor) % _LANES)).contiguous()
-
-    def _table(self, columns: Sequence[Columns]) -> Tensor:
-        entries: list[list[int]] = []
-        for number, adapter in enumerate(self._of.values()):
-            for layer, first, width in columns:
-                if layer in adapter:
-                    down, up = adapter[layer]
-                    entries.append([number, down.data_ptr(), up.data_ptr(), len(up), first, width])
-        return torch.tensor(entries, dtype=torch.long).reshape(-1, 6)
-
-    def adding_to(self, parts: Sequence[PolicyRows]) -> Adding | None:
-        """Return a function that adds to a product's output, in place, for a pack's rows; None without adapters."""
-        if not self._of:
-            return None
+    def __init__(self, policies: Sequence[str], parts: Sequence[PolicyRows], n_rows: int) -> None:
         rows = dict(parts)
-        of_each = [rows.get(policy, _NO_ROWS) for policy in self._of]
-        ends = torch.tensor([len(own) for own in of_each]).cumsum(0)
-        return partial(self._add, torch.cat(of_each), ends)
+        self._of_each = [rows.get(policy, _NO_ROWS) for policy in policies]
+        self._n_rows = n_rows
 
-    def _add(self, rows: Tensor, ends_P: Tensor, product: str, x_ND: Tensor, y_NE: Tensor) -> None:
-        if len(table := self._tables[product]):
-            self._kernels.add_low_rank(x_ND, y_NE, rows, ends_P, table)
+    @cached_property
+    def numbers(self) -> Tensor:
+        """The policy of each row in int32, -1 for the model itself."""
+        numbers = torch.full((self._n_rows,), -1, dtype=torch.int32)
+        for number, rows in enumerate(self._of_each):
+            numbers[rows] = number
+        return numbers
+
+    @cached_property
+    def lists(self) -> tuple[Tensor, Tensor]:
+        """The rows of policy 0, of policy 1 and so on, and where each policy's end."""
+        return torch.cat(self._of_each), torch.tensor([len(rows) for rows in self._of_each]).cumsum(0)
+
+
+class SeparateAdapters:
+    """Policies' adapters of a product, added to its output."""
+
+    def __init__(self, adapters: Sequence[Sequence[LowRank]], dtype: torch.dtype) -> None:
+        self._kernels = kernels(dtype)
+        self._kept: list[Tensor] = []
+        entries: list[list[int]] = []
+        for number, adapter in enumerate(adapters):
+            for down_RI, up_ER, first in adapter:
+                missing = -len(down_RI) % _LANES
+                down_IR = F.pad(down_RI.T, (0, missing)).to(dtype).contiguous()
+                up_RE = F.pad(up_ER.T, (0, 0, 0, missing)).to(dtype).contiguous()
+                self._kept += down_IR, up_RE
+                entries.append([number, down_IR.data_ptr(), up_RE.data_ptr(), len(up_RE), first, len(up_ER)])
+        self._table = torch.tensor(entries, dtype=torch.long)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, x_ND: Tensor, y_NE: Tensor, rows: AdapterRows) -> None:
+        """Add to a product's output, in place."""
+        if self:
+            self._kernels.add_low_rank(x_ND, y_NE, *rows.lists, self._table)

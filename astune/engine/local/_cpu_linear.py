@@ -7,6 +7,7 @@ private oneDNN operators. What follows a product (an activation, a residual, a g
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -14,34 +15,33 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local import _products
+from astune.engine.local._cpu_adapters import AdapterRows, LowRank, SeparateAdapters
 from astune.engine.local._products import GatedProduct, PackedProduct
 
 _ROWS_HINT = 64
 """oneDNN may choose a layout for a number of rows; measured, 1 to 1024 give the same one."""
 
 
-class Linear(Protocol):
-    """y = x W^T + b for x [rows, in]; holds a copy of the weight."""
+class Gate(Protocol):
+    """silu(x G^T) * (x U^T) for x [rows, in]; holds copies of the weights."""
 
     is_row_invariant: bool
     """Whether a row's numbers are the same beside any number of rows."""
 
-    def __call__(self, x: Tensor, /) -> Tensor: ...
+    def load_adapters(self, adapters: Sequence[Sequence[LowRank]], /) -> None:
+        """Copy what each policy's adapter adds; it adds to none of the outputs, or to some of them or all."""
+        ...
 
-    def add(self, x: Tensor, other: Tensor, /) -> Tensor:
-        """y + other"""
+    def __call__(self, x: Tensor, rows: AdapterRows | None = None, /) -> Tensor:
+        """Multiply, with adapters for some rows. They add to the outputs of [G, U]."""
         ...
 
 
-class Gate(Protocol):
-    """silu(x G^T) * (x U^T)."""
+class Linear(Gate, Protocol):
+    """y = x W^T + b for x [rows, in]."""
 
-    is_row_invariant: bool
-
-    def __call__(self, x: Tensor, /) -> Tensor: ...
-
-    def add(self, x: Tensor, other: Tensor, /) -> Tensor:
-        """silu(x G^T + a) * (x U^T + b), with other = [a, b]: [rows, 2 * width]"""
+    def add(self, x: Tensor, other: Tensor, rows: AdapterRows | None = None, /) -> Tensor:
+        """y + other"""
         ...
 
 
@@ -67,42 +67,58 @@ def gate(gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) 
     return GatedProduct(gate, up, biases) if own else OneDnnGate(gate, up, biases)
 
 
-class OneDnnLinear:
-    """oneDNN's layout and kernels."""
+class _OneDnn:
+    """A layer with adapters that are added to what it computes."""
 
     is_row_invariant = False
 
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._adapters: SeparateAdapters | None = None
+
+    def load_adapters(self, adapters: Sequence[Sequence[LowRank]]) -> None:
+        self._adapters = SeparateAdapters(adapters, self._dtype)
+
+    def _added(self, x: Tensor, y: Tensor, rows: AdapterRows | None) -> Tensor:
+        """y, with adapters' products added in place."""
+        if rows and self._adapters:
+            self._adapters.add(x, y, rows)
+        return y
+
+
+class OneDnnLinear(_OneDnn):
+    """oneDNN's layout and kernels."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__(weight.dtype)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
         self._bias = bias
         self._unary = torch.ops.mkldnn._linear_pointwise.default
         self._binary = torch.ops.mkldnn._linear_pointwise.binary
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._unary(x, self._weight, self._bias, "none", [], "")
+    def __call__(self, x: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._added(x, self._unary(x, self._weight, self._bias, "none", [], ""), rows)
 
     def silu(self, x: Tensor) -> Tensor:
         return self._unary(x, self._weight, self._bias, "swish", [], "")
 
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._binary(x, other, self._weight, self._bias, "add")
+    def add(self, x: Tensor, other: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._added(x, self._binary(x, other, self._weight, self._bias, "add"), rows)
 
     def mul(self, x: Tensor, other: Tensor) -> Tensor:
         return self._binary(x, other, self._weight, self._bias, "mul")
 
 
-class OneDnnGate:
+class OneDnnGate(_OneDnn):
     """Two of oneDNN's layers, the activation and the product fused into them."""
 
-    is_row_invariant = False
-
     def __init__(self, gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:
+        super().__init__(gate.dtype)
         of_gate, of_up = biases or (None, None)
-        self._gate, self._up = OneDnnLinear(gate, of_gate), OneDnnLinear(up, of_up)
+        self._gate, self._up, self._width = OneDnnLinear(gate, of_gate), OneDnnLinear(up, of_up), len(gate)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._up.mul(x, self._gate.silu(x))
-
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
-        to_gate, to_up = other.chunk(2, dim=1)
+    def __call__(self, x: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        if not (rows and self._adapters):
+            return self._up.mul(x, self._gate.silu(x))
+        to_gate, to_up = self._added(x, x.new_zeros(len(x), 2 * self._width), rows).chunk(2, dim=1)
         return F.silu(self._gate.add(x, to_gate)).mul_(self._up.add(x, to_up))

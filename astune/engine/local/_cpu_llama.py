@@ -7,7 +7,7 @@ compiled kernels. Everything else runs through `HfModel`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from astune.engine.local import _cpu_linear, _kernels
 from astune.engine.local._adapters import require_known
 from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
-from astune.engine.local._cpu_adapters import Adding, Columns, CpuAdapters
+from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.engine.local._cpu_linear import Gate, Linear
 from astune.engine.local._kernels import kernels
 from astune.engine.local._slots import LayerShape
@@ -53,6 +53,13 @@ def _head_dim(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
+class _Columns(NamedTuple):
+    """A linear layer among the outputs of a product of several."""
+
+    layer: str
+    first: int
+
+
 class CpuLlama:
     """The decoder over packed weights. The transformers model it is built from is not kept."""
 
@@ -72,11 +79,12 @@ class CpuLlama:
         self._tensors: dict[str, Tensor] = {}
         """Embeddings and norms by name."""
         self._linears: dict[str, Linear] = {}
-        self._gates: dict[int, Gate] = {}
+        self._gates: dict[str, Gate] = {}
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._tied = "lm_head.weight" not in self._shapes
-        products = {name: self._columns(weights) for name, weights in self._groups().values() if name != "lm_head"}
-        self._adapters = CpuAdapters(products, self._kernels, self._dtype)
+        self._columns = {name: self._columns_of(names) for name, names in self._groups().values() if name != "lm_head"}
+        self._adapters: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+        """By policy and layer: both factors, scaled."""
         self.load(model.named_parameters())
         layers = (*self._linears.values(), *self._gates.values())
         self.is_row_invariant = all(layer.is_row_invariant for layer in layers)
@@ -108,15 +116,15 @@ class CpuLlama:
             raise EngineError(f"new weights lack {missing[0]!r}{more}")
         if self._tied:
             self._linears["lm_head"] = _cpu_linear.linear(self._tensors["model.embed_tokens.weight"])
+        self._give_adapters()
 
     def _pack(self, group: str, parts: list[Tensor]) -> None:
         """Weights come first, then as many biases or none."""
         weights = [part for part in parts if part.dim() == 2]
         biases = [part for part in parts if part.dim() == 1]
-        layer, _, linear = group.partition(".")
-        if linear == "gate_up":
+        if group.endswith("gate_up"):
             of_both = (biases[0], biases[1]) if biases else None
-            self._gates[int(layer)] = _cpu_linear.gate(weights[0], weights[1], of_both)
+            self._gates[group] = _cpu_linear.gate(weights[0], weights[1], of_both)
         else:
             self._linears[group] = _cpu_linear.linear(torch.cat(weights), torch.cat(biases) if biases else None)
 
@@ -140,21 +148,18 @@ class CpuLlama:
         cos, sin = (
             angle[0, :, : self._dim // 2].float().contiguous() for angle in self._rotary(x[None], batch.positions[None])
         )
-        add = self._adapters.adding_to(batch.policies)
+        rows = AdapterRows(list(self._adapters), batch.policies, len(x)) if self._adapters else None
         for layer in range(self._layers):
-            x = self._layer(layer, x, (cos, sin), batch, add)
+            x = self._layer(layer, x, (cos, sin), batch, rows)
         x = self._norm("model.norm", x[batch.logit_rows])
         return self._linears["lm_head"](x)
 
     def _layer(
-        self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch, add: Adding | None
+        self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch, rows: AdapterRows | None
     ) -> Tensor:
         linears, prefix = self._linears, f"model.layers.{layer}"
         hidden = self._norm(f"{prefix}.input_layernorm", x)
-        qkv_NE = linears[f"{layer}.qkv"](hidden)
-        if add:
-            add(f"{layer}.qkv", hidden, qkv_NE)
-        qkv_NHD = qkv_NE.view(len(x), -1, self._dim)[: batch.n_tokens]
+        qkv_NHD = linears[f"{layer}.qkv"](hidden, rows).view(len(x), -1, self._dim)[: batch.n_tokens]
         self._kernels.turn_and_store(
             qkv_NHD,
             self._head_norms(prefix),
@@ -166,25 +171,9 @@ class CpuLlama:
             batch.cache.values[layer],
         )
         attended = batch.attend_to_stored(layer, qkv_NHD[:, : self._heads], self._rule)
-        attended = attended.reshape(len(x), -1)
-        x = linears[f"{layer}.out"].add(attended, x)
-        if add:
-            add(f"{layer}.out", attended, x)
-        hidden = self._norm(f"{prefix}.post_attention_layernorm", x)
-        gated = self._gated(layer, hidden, add)
-        x = linears[f"{layer}.down"].add(gated, x)
-        if add:
-            add(f"{layer}.down", gated, x)
-        return x
-
-    def _gated(self, layer: int, hidden: Tensor, add: Adding | None) -> Tensor:
-        gate = self._gates[layer]
-        if add is None:
-            return gate(hidden)
-        width = self._shapes[f"model.layers.{layer}.mlp.gate_proj.weight"][0]
-        added_NE = hidden.new_zeros(len(hidden), 2 * width)
-        add(f"{layer}.gate_up", hidden, added_NE)
-        return gate.add(hidden, added_NE)
+        x = linears[f"{layer}.out"].add(attended.reshape(len(x), -1), x, rows)
+        gated = self._gates[f"{layer}.gate_up"](self._norm(f"{prefix}.post_attention_layernorm", x), rows)
+        return linears[f"{layer}.down"].add(gated, x, rows)
 
     def load_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         known = {
@@ -194,15 +183,30 @@ class CpuLlama:
             if linear != "lm_head"
         }
         require_known(adapters, known, "the in-process engine's Llama")
-        self._adapters.load(adapters)
+        for policy, adapter in adapters.items():
+            self._adapters[policy] = {
+                layer: (down.detach().to(self._dtype, copy=True), (up.detach().float() * scale).to(self._dtype))
+                for layer, (down, up, scale) in adapter.items()
+            }
+        self._give_adapters()
 
-    def _columns(self, names: Iterable[str]) -> list[Columns]:
-        """Linear layers as columns of the product that they are fused into."""
-        found: list[Columns] = []
-        for module in _modules(name for name in names if name.endswith(".weight")):
-            first = found[-1].first + found[-1].width if found else 0
-            found.append(Columns(module, first, self._shapes[f"{module}.weight"][0]))
-        return found
+    def _give_adapters(self) -> None:
+        if not self._adapters:
+            return
+        for name, columns in self._columns.items():
+            product = self._gates[name] if name in self._gates else self._linears[name]
+            product.load_adapters(
+                [
+                    [LowRank(*adapter[layer], first) for layer, first in columns if layer in adapter]
+                    for adapter in self._adapters.values()
+                ]
+            )
+
+    def _columns_of(self, names: Iterable[str]) -> list[_Columns]:
+        """The linear layers of a product, in order."""
+        modules = _modules(name for name in names if name.endswith(".weight"))
+        widths = [self._shapes[f"{module}.weight"][0] for module in modules]
+        return [_Columns(module, sum(widths[:index])) for index, module in enumerate(modules)]
 
     def _head_norms(self, prefix: str) -> tuple[Tensor, Tensor] | None:
         names = [f"{prefix}.self_attn.{which}_norm.weight" for which in "qk"]

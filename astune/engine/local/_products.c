@@ -1,12 +1,14 @@
 /* Linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16 or AMX): y = x W^T for few rows and for many.
 
    Compiled by _products.py. A weight lies in panels of COLUMNS outputs, [panel][pair of inputs][output][2], which are
-   read from beginning to end. Each output is one sum in float32, of one thread, in an order that only the number of inputs
-   decides, and is rounded once: no row's numbers depend on those beside it. */
+   read from beginning to end. Each output is one sum in float32, of one thread, in an order that only the number of
+   inputs decides, and is rounded once: no row's numbers depend on those beside it. What a policy's adapter adds is in
+   that sum; its product with the first factor is rounded too. */
 
 #include <immintrin.h>
 #include <omp.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -68,49 +70,57 @@ INLINE void store(__m512 sum, Element *y, int64_t columns) {
 }
 
 /* Write a row of a panel's sums; y has `columns` more columns. A gated panel has 16 outputs before the activation and
-   the 16 that they are multiplied with; what is added to those lies `width` behind in `other`. */
-INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *other, Element *y, int64_t width,
-                   int64_t columns, const int gated) {
+   the 16 that they are multiplied with. */
+INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *other, Element *y, int64_t columns,
+                   const int gated) {
     if (bias) low = _mm512_add_ps(low, _mm512_loadu_ps(bias)), high = _mm512_add_ps(high, _mm512_loadu_ps(bias + 16));
-    const int64_t more = gated ? columns : columns - 16;
-    low = plus(low, other, columns);
-    high = plus(high, other ? other + (gated ? width : 16) : 0, more);
     if (gated) {
         store(_mm512_mul_ps(silu(low), high), y, columns);
     } else {
-        store(low, y, columns);
-        store(high, y + 16, more);
+        store(plus(low, other, columns), y, columns);
+        store(plus(high, other ? other + 16 : 0, columns - 16), y + 16, columns - 16);
     }
 }
 
-/* m rows times a panel; y has `width` columns, of which this panel's first `columns` count, and other `beside`. */
-INLINE void tile(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
-                 const int m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
-    const int64_t beside = gated ? 2 * width : width;
-    __m512 sums[ROWS][2];
-#pragma GCC unroll 12
-    for (int j = 0; j < m; j++) sums[j][0] = sums[j][1] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < inputs; i += 2) {
-        const __m512bh low = (__m512bh)_mm512_loadu_si512(panel + i * COLUMNS);
-        const __m512bh high = (__m512bh)_mm512_loadu_si512(panel + i * COLUMNS + COLUMNS);
+/* Rows x [m, inputs] times a panel. */
+typedef struct {
+    const Element *x, *panel;
+    int64_t inputs;
+} Term;
+
+INLINE void multiply(Term term, __m512 sums[][2], const int m) {
+    for (int64_t i = 0; i < term.inputs; i += 2) {
+        const __m512bh low = (__m512bh)_mm512_loadu_si512(term.panel + i * COLUMNS);
+        const __m512bh high = (__m512bh)_mm512_loadu_si512(term.panel + i * COLUMNS + COLUMNS);
 #pragma GCC unroll 12
         for (int j = 0; j < m; j++) {
-            const __m512bh pair = (__m512bh)_mm512_set1_epi32(*(const Pair *)(x + j * inputs + i));
+            const __m512bh pair = (__m512bh)_mm512_set1_epi32(*(const Pair *)(term.x + j * term.inputs + i));
             sums[j][0] = _mm512_dpbf16_ps(sums[j][0], pair, low);
             sums[j][1] = _mm512_dpbf16_ps(sums[j][1], pair, high);
         }
     }
+}
+
+/* m rows of a layer and of what adapters add to it, in one sum; y and other have `width` columns, of which this
+   panel's first `columns` count. */
+INLINE void tile(Term layer, const Term *adapters, int64_t n, const float *bias, const Element *other, Element *y,
+                 const int m, int64_t width, int64_t columns, const int gated) {
+    __m512 sums[ROWS][2];
+#pragma GCC unroll 12
+    for (int j = 0; j < m; j++) sums[j][0] = sums[j][1] = _mm512_setzero_ps();
+    multiply(layer, sums, m);
+    for (int64_t k = 0; k < n; k++) multiply(adapters[k], sums, m);
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++)
-        finish(sums[j][0], sums[j][1], bias, other ? other + j * beside : 0, y + j * width, width, columns, gated);
+        finish(sums[j][0], sums[j][1], bias, other ? other + j * width : 0, y + j * width, columns, gated);
 }
 
 /* Numbers of rows that the compiler knows, so that the sums stay in registers. */
-#define CASE(m) case m: tile(x, panel, bias, other, y, m, inputs, width, columns, gated); break
-INLINE void tile_by_number(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
-                           int64_t m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
+#define CASE(m) case m: tile(layer, adapters, n, bias, other, y, m, width, columns, gated); break
+INLINE void tile_by_number(Term layer, const Term *adapters, int64_t n, const float *bias, const Element *other,
+                           Element *y, int64_t m, int64_t width, int64_t columns, const int gated) {
     switch (m) { CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8); CASE(9); CASE(10); CASE(11);
-    default: tile(x, panel, bias, other, y, ROWS, inputs, width, columns, gated); }
+    default: tile(layer, adapters, n, bias, other, y, ROWS, width, columns, gated); }
 }
 
 #ifdef __AMX_BF16__
@@ -131,10 +141,24 @@ INLINE void shape_tiles(int64_t m) {
     _tile_loadconfig(&shape);
 }
 
+INLINE void multiply_tiles(Term term, int64_t m) {
+    for (int64_t i = 0; i < term.inputs; i += TILE_INPUTS) {
+        _tile_loadd(6, term.panel + i * COLUMNS, 4 * COLUMNS);
+        _tile_loadd(7, term.panel + i * COLUMNS + COLUMNS, 4 * COLUMNS);
+        _tile_loadd(4, term.x + i, 2 * term.inputs);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (m > TILE) {
+            _tile_loadd(5, term.x + TILE * term.inputs + i, 2 * term.inputs);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+}
+
 /* `tile` for the up to 2 * TILE rows that the registers were shaped for. */
-INLINE void tiles(const Element *x, const Element *panel, const float *bias, const Element *other, Element *y,
-                  int64_t m, int64_t inputs, int64_t width, int64_t columns, const int gated) {
-    const int64_t beside = gated ? 2 * width : width;
+INLINE void tiles(Term layer, const Term *adapters, int64_t n, const float *bias, const Element *other, Element *y,
+                  int64_t m, int64_t width, int64_t columns, const int gated) {
     _Alignas(64) float sums[2 * TILE][COLUMNS];
     _tile_zero(0);
     _tile_zero(1);
@@ -142,18 +166,8 @@ INLINE void tiles(const Element *x, const Element *panel, const float *bias, con
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t i = 0; i < inputs; i += TILE_INPUTS) {
-        _tile_loadd(6, panel + i * COLUMNS, 4 * COLUMNS);
-        _tile_loadd(7, panel + i * COLUMNS + COLUMNS, 4 * COLUMNS);
-        _tile_loadd(4, x + i, 2 * inputs);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (m > TILE) {
-            _tile_loadd(5, x + TILE * inputs + i, 2 * inputs);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    }
+    multiply_tiles(layer, m);
+    for (int64_t k = 0; k < n; k++) multiply_tiles(adapters[k], m);
     _tile_stored(0, sums, 4 * COLUMNS);
     _tile_stored(1, sums[0] + TILE, 4 * COLUMNS);
     if (m > TILE) {
@@ -161,8 +175,8 @@ INLINE void tiles(const Element *x, const Element *panel, const float *bias, con
         _tile_stored(3, sums[TILE] + TILE, 4 * COLUMNS);
     }
     for (int64_t j = 0; j < m; j++)
-        finish(_mm512_load_ps(sums[j]), _mm512_load_ps(sums[j] + TILE), bias, other ? other + j * beside : 0,
-               y + j * width, width, columns, gated);
+        finish(_mm512_load_ps(sums[j]), _mm512_load_ps(sums[j] + TILE), bias, other ? other + j * width : 0,
+               y + j * width, columns, gated);
 }
 #else
 #define TILE 1
@@ -173,33 +187,82 @@ INLINE void tiles(const Element *x, const Element *panel, const float *bias, con
 #define _tile_release()
 #endif
 
-/* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where there is one. Where it is gated, a
-   panel's first 16 outputs go through silu and are multiplied with its others: width is half of W's rows, and other,
-   [rows, 2 * width] with what is added to the first and then to the others, counts before. bias has COLUMNS numbers a
-   panel. With few rows each thread has the same panels every time, and finds them in its cache. */
+/* A policy's adapter of a layer, both factors in panels: down [ranks, inputs], up [outputs, ranks]. */
+typedef struct {
+    const Element *down, *up;
+} Adapter;
+
+/* How many of the rows from the first on have one policy. */
+INLINE int64_t alike(const int32_t *policies, int64_t rows) {
+    int64_t n = 1;
+    while (n < rows && policies[n] == policies[0]) n++;
+    return n;
+}
+
+/* Whether any of n rows is of the policy. */
+INLINE int is_among(const int32_t *policies, int64_t n, int64_t policy) {
+    for (int64_t j = 0; j < n; j++)
+        if (policies[j] == policy) return 1;
+    return 0;
+}
+
+/* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where there is one, which is where it is not
+   gated: there a panel's first 16 outputs go through silu and are multiplied with its others, and width is half of W's
+   rows. bias has COLUMNS numbers a panel. policies [rows], where they are given, name a row's adapter or are below 0;
+   inner is room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS: rows times `down`, zero for the rows of
+   other policies, which so stay together with it in one product. With few rows each thread has the same panels every
+   time, and finds them in its cache. */
 void product(const Element *x, const Element *weight, const float *bias, const Element *other, Element *y,
-             int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
+             const int32_t *policies, const Adapter *adapters, Element *inner, int64_t n, int64_t ranks, int64_t rows,
+             int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
     const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
     const int64_t chunks = (rows + CHUNK - 1) / CHUNK, tiled = may_use_tiles && inputs % TILE_INPUTS == 0;
-    const int64_t together = tiled ? 2 * TILE : ROWS;
+    const int64_t together = tiled ? 2 * TILE : ROWS, blocks = (rows + together - 1) / together;
     omp_set_schedule(rows > FEW_ROWS ? omp_sched_dynamic : omp_sched_static, 0);
 #pragma omp parallel num_threads(threads)
     {
-        int64_t shape = 0;
+        int64_t shape = 0, m;
+        if (policies) {
+#pragma omp for schedule(static)
+            for (int64_t unit = 0; unit < blocks * n; unit++) {
+                const int64_t policy = unit / blocks, first = unit % blocks * together;
+                const int64_t end = first + together < rows ? first + together : rows;
+                if (!is_among(policies + first, end - first, policy)) continue;
+                for (int64_t row = first; row < end; row += m) {
+                    Element *to = inner + (policy * rows + row) * ranks;
+                    m = alike(policies + row, end - row);
+                    if (policies[row] != policy) memset(to, 0, m * ranks * sizeof(Element));
+                    for (int64_t r = 0; r < ranks && policies[row] == policy; r += COLUMNS) {
+                        const Term down = {x + row * inputs, adapters[policy].down + r * inputs, inputs};
+                        if (tiled && shape != m) shape_tiles(shape = m);
+                        if (tiled)
+                            tiles(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
+                        else
+                            tile_by_number(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
+                    }
+                }
+            }
+        }
 #pragma omp for schedule(runtime)
         for (int64_t unit = 0; unit < panels * chunks; unit++) {
             const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
-            for (int64_t row = end - CHUNK; row < rows && row < end; row += together) {
+            for (int64_t row = end - CHUNK; row < rows && row < end; row += m) {
                 const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
-                const int64_t m = left < together ? left : together;
-                const Element *from = x + row * inputs, *w = weight + panel * COLUMNS * inputs;
+                const Term layer = {x + row * inputs, weight + panel * COLUMNS * inputs, inputs};
                 const float *b = bias ? bias + panel * COLUMNS : 0;
-                const Element *o = other ? other + row * width * (gated ? 2 : 1) + column : 0;
+                const Element *o = other ? other + at : 0;
+                Term added[ROWS > 2 * TILE ? ROWS : 2 * TILE];
+                int64_t k = 0;
+                m = left < together ? left : together;
+                for (int64_t policy = 0; policies && policy < n; policy++)
+                    if (is_among(policies + row, m, policy))
+                        added[k++] = (Term){inner + (policy * rows + row) * ranks,
+                                            adapters[policy].up + panel * COLUMNS * ranks, ranks};
                 if (tiled && shape != m) shape_tiles(shape = m);
                 if (tiled)
-                    tiles(from, w, b, o, y + at, m, inputs, width, width - column, gated);
+                    tiles(layer, added, k, b, o, y + at, m, width, width - column, gated);
                 else
-                    tile_by_number(from, w, b, o, y + at, m, inputs, width, width - column, gated);
+                    tile_by_number(layer, added, k, b, o, y + at, m, width, width - column, gated);
             }
         }
         if (shape) _tile_release();

@@ -6,6 +6,7 @@ on how many rows are multiplied together, which oneDNN does not promise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import CFUNCTYPE, PYFUNCTYPE, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.compiled import compiled, processor
+from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -42,13 +44,22 @@ def _functions() -> _Functions | None:
     if library is None:
         return None
     packing = CFUNCTYPE(None, *[c_void_p] * 2, *[c_int64] * 3)
-    holding, releasing = (kind(None, *[c_void_p] * 5, *[c_int64] * 5) for kind in (PYFUNCTYPE, CFUNCTYPE))
+    holding, releasing = (kind(None, *[c_void_p] * 8, *[c_int64] * 7) for kind in (PYFUNCTYPE, CFUNCTYPE))
     return _Functions(packing(("pack", library)), holding(("product", library)), releasing(("product", library)))
 
 
 def are_available(dtype: torch.dtype, inputs: int) -> bool:
     """Whether layers of so many inputs can be multiplied here."""
     return dtype == torch.bfloat16 and inputs % 2 == 0 and _functions() is not None
+
+
+class _Adapters(NamedTuple):
+    """Policies' adapters of a product, laid out like its weight."""
+
+    table: Tensor
+    """The addresses of both factors, one row a policy."""
+    ranks: int
+    kept: list[Tensor]
 
 
 class PackedProduct:
@@ -62,30 +73,74 @@ class PackedProduct:
         if functions is None:
             raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
         self._functions = functions
-        panels, weight_EI = -(-self._outputs // _COLUMNS), weight_EI.contiguous()
-        self._weight = weight_EI.new_empty(panels * _COLUMNS, self._inputs)
-        addresses = weight_EI.data_ptr(), self._weight.data_ptr()
-        functions.pack(*addresses, self._outputs, self._inputs // 2, torch.get_num_threads())
-        missing = panels * _COLUMNS - self._outputs
+        self._weight = self._packed(weight_EI)
+        missing = len(self._weight) - self._outputs
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
+        self._adapters: _Adapters | None = None
 
-    def __call__(self, x_NI: Tensor) -> Tensor:
-        return self._times(x_NI, self._outputs)
+    def _packed(self, weight_EI: Tensor) -> Tensor:
+        weight_EI = weight_EI.contiguous()
+        outputs, inputs = weight_EI.shape
+        packed = weight_EI.new_empty(-(-outputs // _COLUMNS) * _COLUMNS, inputs)
+        self._functions.pack(weight_EI.data_ptr(), packed.data_ptr(), outputs, inputs // 2, torch.get_num_threads())
+        return packed
 
-    def add(self, x_NI: Tensor, other_NE: Tensor) -> Tensor:
-        return self._times(x_NI, self._outputs, other_NE.contiguous())
+    def load_adapters(self, adapters: Sequence[Sequence[LowRank]]) -> None:
+        """Lay out a policy's factors as one pair, those of the layers that are computed together beside each other."""
+        ranks = max((sum(len(part.down_RI) for part in adapter) for adapter in adapters), default=0)
+        if not ranks:
+            self._adapters = None
+            return
+        ranks = -(-ranks // _COLUMNS) * _COLUMNS
+        kept = [self._packed(factor) for adapter in adapters for factor in self._joined(adapter, ranks)]
+        addresses = torch.tensor([factor.data_ptr() for factor in kept])
+        self._adapters = _Adapters(addresses, ranks, kept)
 
-    def _times(self, x_NI: Tensor, width: int, other_NE: Tensor | None = None, *, gated: bool = False) -> Tensor:
+    def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
+        down_RI = self._weight.new_zeros(ranks, self._inputs)
+        up_ER = self._weight.new_zeros(self._outputs, ranks)
+        start = 0
+        for down, up, first in adapter:
+            down_RI[start : start + len(down)] = down
+            up_ER[first : first + len(up), start : start + len(down)] = up
+            start += len(down)
+        return down_RI, up_ER
+
+    def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._times(x_NI, self._outputs, rows)
+
+    def add(self, x_NI: Tensor, other_NE: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._times(x_NI, self._outputs, rows, other_NE.contiguous())
+
+    def _times(
+        self,
+        x_NI: Tensor,
+        width: int,
+        rows: AdapterRows | None,
+        other_NE: Tensor | None = None,
+        *,
+        gated: bool = False,
+    ) -> Tensor:
         x_NI = x_NI.contiguous()
         out = x_NI.new_empty(len(x_NI), width)
         is_long = len(x_NI) * self._weight.numel() > _LONG
         product = self._functions.long_product if is_long else self._functions.product
+        numbers, table, inner_PNR, policies, ranks = None, None, None, 0, 0
+        if rows and self._adapters:
+            numbers, table, ranks = rows.numbers, self._adapters.table, self._adapters.ranks
+            policies = len(table) // 2
+            inner_PNR = x_NI.new_empty(policies, len(x_NI), ranks)
         product(
             x_NI.data_ptr(),
             self._weight.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
-            None if other_NE is None else other_NE.data_ptr(),
+            _address(self._bias),
+            _address(other_NE),
             out.data_ptr(),
+            _address(numbers),
+            _address(table),
+            _address(inner_PNR),
+            policies,
+            ranks,
             len(x_NI),
             self._inputs,
             width,
@@ -103,12 +158,17 @@ class GatedProduct(PackedProduct):
         bias = None if biases is None else _interleaved(*(each[:, None] for each in biases))[:, 0]
         super().__init__(_interleaved(gate_EI, up_EI), bias)
 
-    def __call__(self, x_NI: Tensor) -> Tensor:
-        return self._times(x_NI, self._width, gated=True)
+    def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
+        down_RI, up_ER = super()._joined(adapter, ranks)
+        gate, up = up_ER[: 2 * self._width].chunk(2)
+        return down_RI, _interleaved(gate, up)
 
-    def add(self, x_NI: Tensor, other_NE: Tensor) -> Tensor:
-        """silu(x G^T + the first half of other) * (x U^T + its second half)."""
-        return self._times(x_NI, self._width, other_NE.contiguous(), gated=True)
+    def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._times(x_NI, self._width, rows, gated=True)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _interleaved(gate_EI: Tensor, up_EI: Tensor) -> Tensor:
