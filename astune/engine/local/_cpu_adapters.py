@@ -1,4 +1,4 @@
-"""What adapters of several policies add to the linear layers of one forward pass, each to its policy's rows.
+"""Adapters of several policies in the linear layers of one forward pass, each for its policy's rows.
 
 Our own products sum an adapter's numbers with the layer's; behind oneDNN's a compiled kernel adds them.
 """
@@ -28,11 +28,11 @@ class LowRank(NamedTuple):
     down_RI: Tensor
     up_ER: Tensor
     first: int
-    """Of these outputs."""
+    """The first of these outputs."""
 
 
 class AdapterRows:
-    """Whose adapter is added to which rows of a pack.
+    """The policy of each row of a pack, whose adapter is added there.
 
     Args:
         policies: names, in the order in which layers were given their adapters.

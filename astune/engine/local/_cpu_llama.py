@@ -84,7 +84,7 @@ class CpuLlama:
         self._tied = "lm_head.weight" not in self._shapes
         self._columns = {name: self._columns_of(names) for name, names in self._groups().values() if name != "lm_head"}
         self._adapters: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
-        """By policy and layer: both factors, scaled."""
+        """Both factors by policy and layer, scaled."""
         self.load(model.named_parameters())
         layers = (*self._linears.values(), *self._gates.values())
         self.is_row_invariant = all(layer.is_row_invariant for layer in layers)
