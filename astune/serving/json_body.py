@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 MAX_DEPTH = 100
@@ -12,10 +13,11 @@ def read_json(body: bytes) -> Any:
     """Return the value in `body`.
 
     Raises:
-        ValueError: it is not JSON, is nested deeper than `MAX_DEPTH`, or contains NaN, Infinity or a lone surrogate.
+        ValueError: it is not JSON, is nested deeper than `MAX_DEPTH`, or contains NaN, a number beyond the
+            largest one or a lone surrogate.
     """
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError as cause:
         raise ValueError(_TOO_DEEP) from cause
     _check_depth(value)
@@ -29,6 +31,13 @@ _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is beyond the largest number")
+    return number
 
 
 def _check_depth(value: Any) -> None:

@@ -57,6 +57,8 @@ class AgentResult:
         with contextlib.suppress(ValueError, RecursionError):
             result = json.loads(lines[-1]) if lines else None
             if isinstance(result, dict):
+                if "final_answer" in result:
+                    result["final_answer"] = _as_json(result["final_answer"])
                 return cls(result)
         return cls({"final_answer": text.strip()})
 
@@ -73,3 +75,11 @@ class AgentResult:
         elif trusted and "reward" in self.values:
             output.reward, output.is_success = self.values["reward"], self.values.get("is_success")
         return output
+
+
+def _as_json(answer: Any) -> Any:
+    """Return what every backend hands to the judge: strict JSON; text where it is not, such as Infinity."""
+    try:
+        return json.loads(encoded(answer))
+    except ValueError:
+        return json.dumps(answer)

@@ -106,6 +106,12 @@ def test_a_shell_script_with_curl_gets_fields_of_the_task(renderer: Renderer, tm
     assert episode.judge_inputs["final_answer"] == "the answer is a/b {unknown}"
 
 
+def test_an_answer_beyond_the_largest_number_is_text_for_the_judge(renderer: Renderer, tmp_path: Path) -> None:
+    agent = ASKS_ONCE.replace('json.dumps({"final_answer": "Four", "reward": 7.0})', "'{\"final_answer\": [1e999, 2]}'")
+    episode = play(renderer, [sys.executable, written(tmp_path / "agent.py", agent)])
+    assert episode.judge_inputs["final_answer"] == "[Infinity, 2]"
+
+
 def test_a_program_that_fails_says_with_what(renderer: Renderer) -> None:
     episode = play(renderer, ["sh", "-c", "echo it broke >&2; exit 3"])
     assert episode.status == "error"
