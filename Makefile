@@ -26,7 +26,7 @@ check: install ## format, lint, types and the fast tests
 	@$(VENV)/ruff format --check .
 	@$(VENV)/ruff check .
 	@$(VENV)/pyright & types=$$!; \
-	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -m "not slow and not e2e" -n 4 --dist worksteal; tests=$$?; \
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -m "not slow and not e2e" -n 3 --dist worksteal; tests=$$?; \
 	wait $$types && exit $$tests
 
 format: install ## format the code and fix what lint can fix

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
-from examples import FAST_TIER
+from examples import FAST_TIER, examples
 from hypothesis import settings
 from warm_commands import STAND_IN, keep_environment, start_warm_process
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 let_openmp_spin_briefly()
 ssl.create_default_context = cache(ssl.create_default_context)  # reading the authorities takes an HTTP client 26 ms
 typer.main.get_command = cache(typer.main.get_command)  # and building the commands takes one of ours 30 ms
-settings.register_profile("astune", deadline=None)  # a busy machine is no defect
-settings.load_profile("astune")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _STATE = tempfile.TemporaryDirectory(prefix="astune-tests-")  # the user's record of processes is not ours
 os.environ["XDG_STATE_HOME"] = _STATE.name
@@ -41,6 +39,8 @@ keep_environment()
 def pytest_configure(config: pytest.Config) -> None:
     if "not slow" in str(config.getoption("markexpr")):
         os.environ[FAST_TIER] = "1"
+    settings.register_profile("astune", deadline=None, max_examples=examples(100))  # a busy machine is no defect
+    settings.load_profile("astune")
 
 
 @pytest.hookimpl(optionalhook=True)

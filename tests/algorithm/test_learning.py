@@ -69,6 +69,7 @@ def test_a_short_training_raises_the_reward(small_folder: Path, name: str) -> No
     assert sum(means[-3:]) / 3 > sum(means[:3]) / 3 + 0.2
 
 
+@pytest.mark.slow
 def test_the_algorithm_that_the_documentation_writes_trains(small_folder: Path, tmp_path: Path) -> None:
     [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(code.splitlines()) <= 20

@@ -298,6 +298,7 @@ def experiment(tmp_path: Path) -> list[str]:
     return ["--conf", "experiment.yaml"]
 
 
+@pytest.mark.slow
 def test_the_vllm_that_a_run_would_start_is_imported_and_its_port_looked_at(vllms_python, doctor: Doctor, experiment):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -192,6 +192,7 @@ def test_what_a_model_wrote_is_shown_and_never_obeyed(generated) -> None:
     assert "\u202e" not in text
 
 
+@pytest.mark.slow
 def test_the_pictures_are_saved_beside_the_run(generated) -> None:
     pytest.importorskip("matplotlib")
     path = generated(answer=NASTY)

@@ -103,6 +103,7 @@ def test_threads_of_an_agent_are_named_and_do_not_keep_the_process_alive(tiny_fo
     assert "threads of an agent's own: keeper" in err
 
 
+@pytest.mark.slow
 def test_a_command_with_closed_streams_does_its_work():
     command = f"{sys.executable} -m astune config explain rollout.num_repeat >&- 2>&-"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import astune
 
 PROGRAM = """
@@ -42,6 +44,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_in_a_clone_only_the_users_file_is_read_again(tmp_path: Path) -> None:
     """A file beside the package loads modules of astune, which are none of the user's."""
     shutil.copytree(Path(astune.__file__).parent, tmp_path / "astune", ignore=shutil.ignore_patterns("__pycache__"))

@@ -146,6 +146,7 @@ def test_tasks_from_our_own_documents_are_verified_and_split_by_document(
     assert "60" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_same_command_again_asks_nothing_and_writes_the_same_file(tmp_path: Path) -> None:
     with answering(ReadingModel()) as server:
         settings = ("task_reader.data_generation.number=12",)

@@ -233,6 +233,7 @@ def test_any_tree_fits_on_the_paper(sequences):
     assert count(root, "segment") == len(tree.segments)
 
 
+@pytest.mark.slow
 def test_a_hundred_nested_forks_fit_on_the_paper():
     forest = Forest([node(0, None, "user", "a beginning", read=5)])
     for at in range(1, 201, 2):

@@ -423,6 +423,7 @@ def test_what_no_turn_could_read_or_no_file_hold_is_named_and_the_rest_is_taken(
     assert "row 1: a text holds half a surrogate pair" in astune("feedback", "import", "ratings.jsonl", status=1)
 
 
+@pytest.mark.slow
 def test_a_long_conversation_is_kept_once_and_goes_with_its_user(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path / "feedback.sqlite3")
     messages: list[dict[str, Any]] = []

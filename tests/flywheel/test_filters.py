@@ -101,6 +101,7 @@ def test_a_user_of_many_turns_is_no_flood_and_a_flood_of_one_turn_stays_out() ->
     assert dropped(rules_of(interactions, faithful)) == {"flood": 30}, "all in this turn"
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_feedback_and_no_faster() -> None:
     interactions = [said(f"i{n}", f"question {n}", "an answer") for n in range(20_000)]
     ratings = [Rating(f"i{n}", 1.0, "score: 10/10" if n % 2 else "", user=f"u{n // 12}") for n in range(20_000)]

@@ -71,6 +71,7 @@ def test_corrected_failures_become_new_tasks_and_accepted_answers_do_not(world: 
     assert "<td>12</td>" in (folder / "report.html").read_text().replace(' class="number"', "")
 
 
+@pytest.mark.slow
 def test_rubrics_are_learned_from_ratings_and_used_for_training_alone(world: Path) -> None:
     kind = {True: "please, and thank you: a cup of it", False: "no"}
     store = FeedbackStore(world / "feedback.sqlite3")

@@ -118,6 +118,7 @@ async def test_a_busy_server_is_asked_again_and_a_failing_one_is_not(renderer: R
     assert (episode.judge_inputs["exit_status"], episode.metrics["agent_failed"]) == (1, 1.0)
 
 
+@pytest.mark.slow
 async def test_a_server_that_never_answers_meets_the_episodes_deadline(renderer: Renderer) -> None:
     let_go = asyncio.Event()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from examples import some
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
@@ -107,7 +108,7 @@ def mutated(body: Any, rng: random.Random) -> str:
         return json.dumps(whole)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(3), 1))
 def test_no_body_makes_the_gateway_fail(seed: int, renderer: Renderer) -> None:
     rng, statuses = random.Random(seed), Counter[int]()
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from examples import some
 from rollout_stage import Stage, task
 
 from astune import AstuneProxy, Task, Workflow
@@ -45,7 +46,7 @@ class Blocks(Workflow):
         await asyncio.sleep(0.2)
 
 
-@pytest.mark.parametrize("how", [sleeps, spins, waits_for_an_answer])
+@pytest.mark.parametrize("how", some([sleeps, spins, waits_for_an_answer], 1))
 def test_it_is_ended_where_it_stands_and_others_go_on(
     stage: Callable[..., Stage], how: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -341,6 +341,7 @@ program_workflow(ProgramConfig(command=["/bin/sh", "-c", "touch " + sys.argv[1]]
 """
 
 
+@pytest.mark.slow
 def test_without_namespaces_no_program_is_started(tmp_path: Path) -> None:
     """Never unconfined: the error says what is missing, and how to go without."""
     made = tmp_path / "made"

@@ -151,6 +151,7 @@ def _drips(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_idle_connections_make_room_for_a_caller_with_a_request(
     impatient: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

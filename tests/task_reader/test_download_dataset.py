@@ -180,6 +180,7 @@ def test_offline_is_one_line_within_seconds(tmp_path, monkeypatch, words, compla
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_an_unknown_data_set_is_one_line(tmp_path):
     with mirror(a__b=FILES) as hub:
         status, out, err = run(tmp_path, "--target=a/c", HF_ENDPOINT=hub.address)

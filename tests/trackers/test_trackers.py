@@ -270,6 +270,7 @@ def test_a_run_that_ctrl_c_ends_is_shown_as_interrupted(settings, tmp_path):
     assert lines()[-1] == ["finish", "interrupted"]
 
 
+@pytest.mark.slow
 def test_importing_the_interface_imports_no_library():
     code = (
         "import astune, sys; astune.Tracker; from astune.trackers import load_trackers;"

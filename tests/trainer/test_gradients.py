@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import some
 from torch import Tensor
 from trainer_helpers import distance, policy_loss, random_batch, reference_gradient
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -46,7 +47,7 @@ def timelines_of(batch: TrainingBatch) -> list[WeightedTimeline]:
     return weighted(batch.groups, batch.advantages, "episode")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some([1, 0, 2, 3, 4, 5], 3))
 def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_folder: Path, seed: int) -> None:
     loss = policy_loss(entropy_coef=0.01 * (seed % 2))
     temperature = (1.0, 0.7)[seed % 2]
@@ -57,7 +58,7 @@ def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_fo
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("tokens", [1, 60, 110, 160])
+@pytest.mark.parametrize("tokens", some([1, 60, 110, 160], 2))
 def test_the_size_of_a_micro_batch_does_not_change_the_gradient(small_folder: Path, tokens: int) -> None:
     timelines = timelines_of(random_batch(11))
     model = load(small_folder)

@@ -94,6 +94,7 @@ async def test_an_earlier_version_answers_as_it_did_also_after_a_resume(small_fo
     await engine.aclose()
 
 
+@pytest.mark.slow
 async def test_a_league_that_begins_or_changes_on_a_resume_has_every_opponent_that_it_draws(
     small_folder: Path, tmp_path: Path
 ) -> None:

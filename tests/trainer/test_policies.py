@@ -40,6 +40,7 @@ def test_one_policy_is_bit_for_bit_a_run_of_one_adapter(small_folder: Path, dtyp
     assert policies.version == alone.version == 3
 
 
+@pytest.mark.slow
 def test_a_policy_named_like_a_module_leaves_the_other_as_it_would_be_alone(small_folder: Path) -> None:
     models = {"model": MODELS["wolf"] | {"targets": ["wolf"]}, "q_proj": MODELS["farmer"] | {"targets": ["farmer"]}}
     named = loaded(small_folder, several(models, dtype="bfloat16"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import some
 from torch import Tensor
 from trainer_helpers import VOCABULARY, config, episode, group, node, random_batch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
@@ -119,7 +120,7 @@ def test_a_report_accounts_for_every_sampled_token_and_names_what_to_watch(small
     assert all(isinstance(value, float) for value in report.metrics.values())
 
 
-@pytest.mark.parametrize("more", [{}, {"dtype": "bfloat16"}, {"lora": {"rank": 2}, "dtype": "bfloat16"}])
+@pytest.mark.parametrize("more", some([{"lora": {"rank": 2}, "dtype": "bfloat16"}, {}, {"dtype": "bfloat16"}], 1))
 def test_a_resumed_trainer_goes_on_bit_for_bit(small_folder: Path, tmp_path: Path, more: dict[str, Any]) -> None:
     optim = {"warmup_steps": 2, "lr_final_ratio": 0.1}
     settings = config(optim=optim, total_steps=5, deterministic=True, **more)
