@@ -205,6 +205,7 @@ def test_durations_read_like_a_clock() -> None:
     assert [duration(seconds) for seconds in (-1, 5, 65, 3723)] == ["0:00", "0:05", "1:05", "1:02:03"]
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_plain_lines() -> None:
     program = """
         import tempfile

@@ -102,6 +102,7 @@ def test_what_transformers_adds_to_the_file_is_there(folder: Path, nothing_kept:
     assert len(tokenizer.encode("<|a new one|>")) == 1
 
 
+@pytest.mark.slow
 def test_the_template_for_tools_is_taken_where_there_are_tools(folder: Path, nothing_kept: Path) -> None:
     (folder / "chat_template.jinja").write_text("plain {{ messages[0].content }}")
     more = folder / "additional_chat_templates"

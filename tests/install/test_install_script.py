@@ -80,6 +80,7 @@ def test_a_named_interpreter_that_is_not_good_is_refused(checkout):
     assert "PYTHON=/no/such is no Python" in install(checkout, PYTHON="/no/such").stderr
 
 
+@pytest.mark.slow
 def test_a_python_without_venv_names_the_debian_package(checkout):
     program(checkout, "python3", f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"')
     done = install(checkout)

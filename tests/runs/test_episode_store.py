@@ -320,6 +320,7 @@ def run_until_full(path: Path, limit: int) -> tuple[int, str]:
     return int(acknowledged), message
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limit of file sizes on this system")
 def test_a_file_that_may_not_grow_is_an_error_that_loses_nothing_acknowledged(tmp_path) -> None:
     acknowledged, message = run_until_full(tmp_path / "episodes.sqlite", limit=2_000_000)

@@ -56,8 +56,10 @@ def test_calls_of_a_sandbox_that_dies_fail_and_are_no_results(backend):
     async def run() -> list[object]:
         sandbox = await Sandbox.start(SandboxConfig(), backend=backend)
         calls = [asyncio.ensure_future(sandbox.run("import time; time.sleep(20)")) for _ in range(3)]
-        await asyncio.sleep(1)
         parent = sandbox._backend._process.pid
+        async with asyncio.timeout(60):
+            while len(family.below(parent)) < 1 + len(calls):
+                await asyncio.sleep(0.01)
         zygote, *_ = family.below(parent)
         os.kill(int(zygote), signal.SIGKILL)
         results = await asyncio.gather(*calls, return_exceptions=True)

@@ -53,6 +53,7 @@ def test_two_whole_policies_together_become_what_each_becomes_alone(
         assert distance(moved(policies[name], start[name]), moved(one, start[name])) < 1e-5
 
 
+@pytest.mark.slow
 def test_adapters_and_a_whole_model_train_side_by_side_and_resume(
     small_folder: Path, other_folder: Path, tmp_path: Path
 ) -> None:
