@@ -188,6 +188,7 @@ def test_an_unknown_data_set_is_one_line(tmp_path):
     assert re.fullmatch(r"error: http\S+ knows no data set 'a/c' \(status 401\); check the spelling .*\n", err)
 
 
+@pytest.mark.slow
 def test_a_data_set_without_rows_is_downloaded_all_the_same(tmp_path):
     with mirror(a__b={"picture.png": b"\x89PNG"}) as hub:
         status, out, _ = run(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)

@@ -95,6 +95,7 @@ def test_the_file_that_the_command_writes_reads_back_as_the_same_tasks(tmp_path,
     assert open_task_reader(reader).training_tasks() == make_tasks("train", 15, seed=3)
 
 
+@pytest.mark.slow
 def test_the_configuration_names_tasks_that_can_be_read():
     splits = open_task_reader(tutorial_config(CONF).task_reader).read()
     assert len(splits.validation) >= 96
