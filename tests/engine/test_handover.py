@@ -264,6 +264,22 @@ async def test_a_server_that_comes_back_and_computes_with_others_stays_left_out(
         await servers.engine.aclose()
 
 
+async def test_weights_wait_for_no_server_and_calls_wait_for_one_that_has_taken_them(one):
+    (server,) = one.all
+    weights = Bigrams.random(0)
+    await one.engine.load_weights(weights)
+    server.crashes = server.sick = True
+    weights = weights.moved(layers=1.0)
+    assert await asyncio.wait_for(one.engine.load_weights(weights), 20) == 1
+    asking = asyncio.ensure_future(one.ask())
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    server.crashes = server.sick = False
+    answer = await asking
+    assert answer.weights_version == 1
+    assert answer.logprobs == pytest.approx(own(weights, answer))
+
+
 async def test_one_that_died_while_weights_are_handed_over_is_left_out_and_one_that_lives_and_refuses_ends_it(tmp_path):
     with ExitStack() as opened:
         servers = Servers(opened, tmp_path, 2)

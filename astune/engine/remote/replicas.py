@@ -73,7 +73,11 @@ class Replicas:
             raise
 
     async def load_weights(self, source: WeightsSource) -> int:
-        """Give the weights to every server that answers, waiting for one; one that does not take them ends it all."""
+        """Give the weights to every server that answers; one that does not take them ends it all.
+
+        One that returns later takes them then. Nothing waits for it here, where a trained step is not recorded yet and
+        cannot be cancelled: `generate` does.
+        """
         self._raise_if_ended()
         if self._weights is None:
             raise EngineError("the servers of this run are given no weights", hint="this is a defect of astune")
@@ -90,7 +94,7 @@ class Replicas:
                 raise failure
             _log.warning("%s took no weights version %d, does not answer and is left out", engine.name, source.version)
         self._watch()
-        await self._one_is_usable()  # and has taken them, or it would not be
+        self._raise_if_ended()
         self._weights.keep_only(self._publication)
         return source.version
 
