@@ -65,7 +65,8 @@ def read_adapter(folder: Path) -> dict[str, Factors]:
     """Read an adapter's folder.
 
     Raises:
-        ConfigError: the folder holds none that can be read, or one that computes something else than `Factors` do.
+        ConfigError: the folder holds none that can be read, one that computes something else than `Factors` do, or one
+            with numbers that are not finite.
     """
     try:
         from safetensors.torch import load_file
@@ -85,11 +86,24 @@ def read_adapter(folder: Path) -> dict[str, Factors]:
             hint="use a plain LoRA adapter of linear layers, or merge it into its model with peft's merge_and_unload "
             "and name that in model.path",
         )
+    if broken := next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None):
+        raise ConfigError(
+            f"the adapter in {folder} is damaged: {broken} has numbers that are not finite",
+            hint="name the folder of an earlier checkpoint, from before its training diverged",
+        )
     layers = [name.removeprefix(_PREFIX).removesuffix(_DOWN) for name in tensors if name.endswith(_DOWN)]
     return {
         layer: Factors(tensors[f"{_PREFIX}{layer}{_DOWN}"], tensors[f"{_PREFIX}{layer}{_UP}"], alpha / rank)
         for layer in layers
     }
+
+
+def initial_adapter(policy: str, folder: str) -> dict[str, Factors]:
+    """Read the adapter that a policy begins with. Raises ConfigError as `read_adapter` does, with the policy's name."""
+    try:
+        return read_adapter(Path(folder).expanduser())
+    except ConfigError as error:
+        raise ConfigError(f"models.{policy}: {error.message}", hint=error.hint) from error
 
 
 def _why_not_plain(config: Mapping[str, Any]) -> str | None:

@@ -189,7 +189,7 @@ class MasterWeights:
         }:
             raise TrainerError(
                 "the checkpoint's weights do not fit this model",
-                hint="resume with the model.path and model.lora that the run was started with",
+                hint="resume with the model and the LoRA rank that the run was started with",
             )
         for name, master in zip(self._names, self._masters, strict=True):
             master.copy_(saved[name])

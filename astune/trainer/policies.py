@@ -158,8 +158,22 @@ class Policies:
             self._league.save(folder / _POOL)
 
     def load_state(self, folder: Path) -> None:
+        """Continue from what `save_state` wrote.
+
+        Raises:
+            TrainerError: a policy was not in that run, or its state does not fit; the message names it.
+        """
         for name, trainer in self._trainers.items():
-            trainer.load_state(folder / name)
+            if not (folder / name).is_dir():
+                raise TrainerError(
+                    f"the policy {name} is not in {folder}",
+                    hint=f"resume without it, or begin a new run, in which models.{name}.path and those of the others "
+                    "are their adapters of this one",
+                )
+            try:
+                trainer.load_state(folder / name)
+            except TrainerError as error:
+                raise TrainerError(f"the policy {name}: {error.message}", hint=error.hint) from error
         if self._league is not None:
             self._league.load(folder / _POOL)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from astune.config.bases import Base
 from astune.config.schema import ModelConfig
-from astune.engine.adapters import read_adapter
+from astune.engine.adapters import initial_adapter
 from astune.engine.local.allocator import set_up_cpu_memory
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.local.own_attention import without_gaps
@@ -100,7 +100,7 @@ class PolicyModel:
             module = add_adapters(module, policy.lora, seed=seed, name=inner_name(name))
         for name, policy in base.trained.items():
             if policy.start is not None:
-                begin_with(module, name, read_adapter(Path(policy.start).expanduser()))
+                begin_with(module, name, initial_adapter(name, policy.start))
         takes_trees = prepare(cast(Any, module).get_base_model())
         models: dict[str, PolicyModel] = {}
         for name in base.trained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,6 +193,34 @@ def test_an_adapter_with_other_tensors_is_refused(name: str, reason: str, tiny_f
     save_file(load_file(file) | {name: torch.zeros(4, 3)}, file)
     with pytest.raises(ConfigError, match=reason):
         read_adapter(tmp_path)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_folder_with_numbers_that_are_not_finite_is_refused_by_policy_and_layer(
+    number: float, tiny_folder: Path, tmp_path: Path
+) -> None:
+    own = random_adapter(tiny_folder, 3, 1)
+    layer = sorted(own)[3]
+    own[layer].up[1, 2] = number
+    write_adapter(tmp_path, own, base="tiny")
+    with pytest.raises(ConfigError) as refused:
+        load(tiny_folder, old=str(tmp_path))
+    damaged = f"models.old: the adapter in {tmp_path} is damaged: base_model.model.{layer}.lora_B.weight has numbers"
+    assert damaged in str(refused.value)
+
+
+@pytest.mark.parametrize(("architecture", "changes", "kind"), ARCHITECTURES[::2])
+async def test_an_adapter_that_is_not_finite_in_the_engine_s_numbers_is_refused(
+    architecture: str, changes: dict[str, Any], kind: type, tmp_path: Path
+) -> None:
+    save_random(architecture, changes, tmp_path)
+    engine, own = load(tmp_path, dtype="bfloat16"), random_adapter(tmp_path, 3, 1)
+    assert isinstance(engine._model, kind)
+    layer = next(iter(own))
+    own[layer].down[0, 0] = torch.finfo(torch.float32).max  # more than bfloat16 holds
+    with pytest.raises(EngineError, match=rf"the adapter of wolf has numbers in '{layer}' that are not finite"):
+        await engine.load_adapters(Source(2, {"wolf": own}))
+    await engine.aclose()
 
 
 def test_an_adapter_of_the_head_is_refused(tmp_path: Path) -> None:

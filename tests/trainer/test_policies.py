@@ -14,7 +14,7 @@ from trainer_helpers import config, distance
 from transformers import AutoModelForCausalLM
 from two_policies import FARMERS, MODELS, WOLVES, batch, loaded, several
 
-from astune.schema import ConfigError
+from astune.schema import ConfigError, TrainerError
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.samples import account
 
@@ -154,6 +154,16 @@ def test_a_resumed_run_goes_on_bit_for_bit_and_with_an_optimiser_for_each(small_
     for name in MODELS:
         ours, theirs = merged(resumed[name]), merged(whole[name])
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_a_run_is_not_resumed_with_other_policies_and_the_error_names_them(small_folder: Path, tmp_path: Path) -> None:
+    loaded(small_folder, several(MODELS)).save_state(tmp_path)
+    more = loaded(small_folder, several(MODELS | {"owl": {"lora": {"rank": 2}}}))
+    with pytest.raises(TrainerError, match=f"the policy owl is not in {tmp_path}"):
+        more.load_state(tmp_path)
+    wider = loaded(small_folder, several(MODELS | {"farmer": MODELS["farmer"] | {"lora": {"rank": 16}}}))
+    with pytest.raises(TrainerError, match="the policy farmer: the checkpoint's weights do not fit"):
+        wider.load_state(tmp_path)
 
 
 def test_an_adapter_is_saved_as_peft_loads_it_and_as_a_policy_begins_with_it(

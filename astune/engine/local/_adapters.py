@@ -46,6 +46,31 @@ def require_known(adapters: Mapping[str, Adapter], layers: Mapping[str, tuple[in
                 )
 
 
+def copied(
+    adapters: Mapping[str, Adapter], dtype: torch.dtype, device: torch.device
+) -> dict[str, dict[str, tuple[Tensor, Tensor]]]:
+    """Return both factors by policy and layer, as they are computed with: `up` is scaled.
+
+    Raises:
+        EngineError: a number is not finite. Products of several policies would spread it to the rows of others.
+    """
+    found = {
+        policy: {
+            layer: (down.detach().to(device, dtype, copy=True), (up.detach().float() * scale).to(device, dtype))
+            for layer, (down, up, scale) in adapter.items()
+        }
+        for policy, adapter in adapters.items()
+    }
+    for policy, adapter in found.items():
+        for layer, factors in adapter.items():
+            if not all(factor.isfinite().all() for factor in factors):
+                raise EngineError(
+                    f"the adapter of {policy} has numbers in {layer!r} that are not finite in {dtype}",
+                    hint="its training diverged: lower its learning rate, or begin with an earlier checkpoint",
+                )
+    return found
+
+
 class Adapters:
     """The adapters of an engine's policies; empty where there is one policy alone."""
 
@@ -57,14 +82,7 @@ class Adapters:
 
     def load(self, adapters: Mapping[str, Adapter], dtype: torch.dtype, device: torch.device) -> None:
         """Take copies of adapters in place of those of the same policies."""
-        for policy, adapter in adapters.items():
-            self._of[policy] = {
-                layer: (
-                    down.detach().to(device, dtype, copy=True),
-                    (up.detach().float() * scale).to(device, dtype),
-                )
-                for layer, (down, up, scale) in adapter.items()
-            }
+        self._of |= copied(adapters, dtype, device)
 
     def layers(self) -> set[str]:
         """Names of the layers that any policy adds to."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from astune.engine.adapters import Adapter
 from astune.engine.local import _cpu_linear, _kernels
-from astune.engine.local._adapters import require_known
+from astune.engine.local._adapters import copied, require_known
 from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
@@ -183,11 +183,7 @@ class CpuLlama:
             if linear != "lm_head"
         }
         require_known(adapters, known, "the in-process engine's Llama")
-        for policy, adapter in adapters.items():
-            self._adapters[policy] = {
-                layer: (down.detach().to(self._dtype, copy=True), (up.detach().float() * scale).to(self._dtype))
-                for layer, (down, up, scale) in adapter.items()
-            }
+        self._adapters |= copied(adapters, self._dtype, torch.device("cpu"))
         self._give_adapters()
 
     def _give_adapters(self) -> None:

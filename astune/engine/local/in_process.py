@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from astune.config.schema import EngineConfig, ModelConfig
-from astune.engine.adapters import AdapterSource, read_adapter
+from astune.engine.adapters import AdapterSource, initial_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.cpu_threads import end_idle_helpers
 from astune.engine.local import _cpu_llama
@@ -127,7 +127,7 @@ class InProcessEngine:
         windowed = isinstance(token_model, HfModel) and token_model.windowed
         require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
         token_model.load_adapters(
-            {name: read_adapter(Path(path).expanduser()) if path else {} for name, path in adapters.items()}
+            {name: initial_adapter(name, path) if path else {} for name, path in adapters.items()}
         )
         end_idle_helpers()
         return cls(
