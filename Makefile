@@ -62,9 +62,9 @@ e2e-install: install ## the wheel in empty environments, made by pip and by uv, 
 fuzz: install ## N hostile answers of a model to each of several agents, and N of each kind of input, from SEED
 	@FUZZ_EPISODES=$(or $(N),1000) FUZZ_SEED=$(or $(SEED),0) $(VENV)/python -m pytest --timeout 0 tests/fuzz
 
-chaos: install ## N runs of a tiny model under seeded faults from SEED, into benchmarks/results/chaos.md
+chaos: install ## N runs of a tiny model under seeded faults from SEED, and up to three with vLLM where it is installed, into benchmarks/results/chaos.md
 	@CHAOS_N=$(or $(N),1000) CHAOS_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md OMP_NUM_THREADS=1 \
-	  $(VENV)/python -m pytest -s --timeout 0 tests/chaos/test_chaos.py
+	  $(VENV)/python -m pytest -m "e2e or not e2e" -s -rs --timeout 0 tests/chaos/test_chaos.py tests/chaos/test_served.py
 
 effective: install ## how much time leads to kept progress with a fault in a tenth of the steps: RUNS at once of STEPS, into the same report
 	@EFFECTIVE_RUNS=$(or $(RUNS),4) EFFECTIVE_STEPS=$(or $(STEPS),20) EFFECTIVE_SEED=$(or $(SEED),0) CHAOS_REPORT=benchmarks/results/chaos.md \

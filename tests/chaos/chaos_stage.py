@@ -199,7 +199,7 @@ class Slot:
         finally:
             if disturbing is not None:
                 await disturbing
-        await until(lambda: not _of_run(pid, mark), "the processes of the run to end")
+        await until(lambda: not processes_of(pid, mark), "the processes of the run to end")
         return status
 
     async def _disturb(self, pid: int, plan: Plan) -> None:
@@ -227,29 +227,36 @@ class Slot:
                 self._service.kill_instances()
 
     def _looked_over(self, run: RunDirectory, plan: Plan, seconds: float, starts: int) -> Outcome:
-        lines = [line for line in run.metrics() if line.kind == "train"]
-        assert [line.step for line in lines] == list(range(1, STEPS + 1)), "each step once"
-        balances = [balance_of(line.metrics) for line in lines]
-        assert all(balance.difference == 0 for balance in balances), "each token in one account"
-        rows = run.episodes().list(split="train")
-        failed = [row for row in rows if row.status == "error"]
-        assert all(row.error_text for row in failed), "each loss has its cause"
-        for line, balance in zip(lines, balances, strict=True):
-            stored = sum(row.n_sampled for row in rows if row.step == line.step)
-            stored += balance.dropped["cancelled call"]
-            assert stored == balance.sampled, f"step {line.step}: {stored} tokens are stored, {balance.sampled} counted"
-        assert not any(row.not_trained is None and row.advantages is None for row in rows if row.status != "error")
+        tokens = tokens_of(run)
         tmp = Path(run.path).parents[2] / "tmp"
         left = {path.name for path in tmp.iterdir() if not path.name.startswith("astune-tmp-")}
         assert not left, f"left in the folder for temporary files: {left}"
         _sweep(tmp)
         assert not list(tmp.iterdir()), f"not swept: {list(tmp.iterdir())}"
-        dropped = sum(sum(balance.dropped.values()) for balance in balances)
-        sampled = sum(balance.sampled for balance in balances)
-        return Outcome(plan, seconds, starts, len(failed), dropped, sampled)
+        return Outcome(plan, seconds, starts, *tokens)
 
 
-def write_experiment(folder: Path, plan: Plan, url: str, model: Path, *, steps: int = STEPS, **rollout: Any) -> None:
+def tokens_of(run: RunDirectory) -> tuple[int, int, int]:
+    """Failed attempts, dropped tokens and sampled tokens, once each token of each step was found in one account."""
+    lines = [line for line in run.metrics() if line.kind == "train"]
+    assert [line.step for line in lines] == list(range(1, STEPS + 1)), "each step once"
+    balances = [balance_of(line.metrics) for line in lines]
+    assert all(balance.difference == 0 for balance in balances), "each token in one account"
+    rows = run.episodes().list(split="train")
+    failed = [row for row in rows if row.status == "error"]
+    assert all(row.error_text for row in failed), "each loss has its cause"
+    for line, balance in zip(lines, balances, strict=True):
+        stored = sum(row.n_sampled for row in rows if row.step == line.step)
+        stored += balance.dropped["cancelled call"]
+        assert stored == balance.sampled, f"step {line.step}: {stored} tokens are stored, {balance.sampled} counted"
+    assert not any(row.not_trained is None and row.advantages is None for row in rows if row.status != "error")
+    dropped = sum(sum(balance.dropped.values()) for balance in balances)
+    return len(failed), dropped, sum(balance.sampled for balance in balances)
+
+
+def write_experiment(
+    folder: Path, plan: Plan, url: str, model: Path, *, steps: int = STEPS, engine: Any = None, **rollout: Any
+) -> None:
     """A run of that many steps with this plan's agent, against the environment service at `url`."""
     (folder / "tmp").mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps(plan.as_json()))
@@ -262,6 +269,7 @@ def write_experiment(folder: Path, plan: Plan, url: str, model: Path, *, steps: 
     deadlines = {"call_timeout_s": 6.0, "episode_timeout_s": 15.0, "step_timeout_s": 60.0}
     experiment = {
         "model": {"path": str(model)},
+        "engine": engine or {},
         "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
         "task_judge": {"judge_protocol": "agent.py->Judge"},
         "rollout": {
@@ -344,7 +352,7 @@ def _sweep(tmp: Path) -> None:
         scratch._NEW_S = new_s
 
 
-def _of_run(pid: int, mark: str) -> list[int]:
+def processes_of(pid: int, mark: str) -> list[int]:
     """Processes of the run's session, and those that were started with its environment."""
     found: list[int] = []
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -11,15 +11,24 @@ import pytest
 @pytest.fixture(scope="session")
 def speck_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One layer of random weights with the real tokenizer, a quarter of the tiny model: saving it is nearly free."""
+    return _speck(tokenizer, tmp_path_factory.mktemp("speck"), head_dim=8)
+
+
+@pytest.fixture(scope="session")
+def served_speck_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with heads as wide as vLLM's attention on a CPU needs them."""
+    return _speck(tokenizer, tmp_path_factory.mktemp("served-speck"), head_dim=32)
+
+
+def _speck(tokenizer: Any, folder: Path, *, head_dim: int) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    folder = tmp_path_factory.mktemp("speck")
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
+        hidden_size=2 * head_dim,
+        intermediate_size=4 * head_dim,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,

@@ -85,15 +85,15 @@ class Service:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-async def until(condition: Any, what: str, *, wanted: Any = None) -> Any:
+async def until(condition: Any, what: str, *, wanted: Any = None, within_s: float = _SETTLES_WITHIN_S) -> Any:
     """What `condition` gives, or its coroutine, once that is `wanted`, or true where nothing is."""
-    give_up = time.monotonic() + _SETTLES_WITHIN_S
+    give_up = time.monotonic() + within_s
     while True:
         found = condition()
         found = await found if asyncio.iscoroutine(found) else found
         if found if wanted is None else found == wanted:
             return found
-        assert time.monotonic() < give_up, f"waited {_SETTLES_WITHIN_S:g} s for {what}: {found}"
+        assert time.monotonic() < give_up, f"waited {within_s:g} s for {what}: {found}"
         await asyncio.sleep(0.03)
 
 
