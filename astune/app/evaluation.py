@@ -16,14 +16,13 @@ from astune.app.beside import made_ready
 from astune.app.console import Console
 from astune.app.execution import silence_progress_bars
 from astune.app.experiment import Experiment
-from astune.app.run import Run, best_checkpoint
+from astune.app.run import Run, checkpoint_of
 from astune.config import AstuneConfig
 from astune.config.bases import identity
 from astune.config.policies import PolicyConfig
 from astune.engine.adapters import base_of, policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
-from astune.runs import resolve_run
 from astune.runs.interval import OfTasks
 from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
 
@@ -106,19 +105,32 @@ def measure(
 
         ready.run(work())
     measured = [group for group in groups if group.dropped is None]
-    name = f"the model at {', '.join(config.engine.base_url)}" if config.engine.base_url else config.model.path
     return Evaluation(
-        name,
+        described_model(config),
         [episode for group in measured for episode in group.episodes],
         len(measured),
         Counter(group.dropped for group in groups if group.dropped is not None),
     )
 
 
-def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> AstuneConfig:
-    """The same with another model: a folder, a hub id, or the best model of a run.
+def described_model(config: AstuneConfig) -> str:
+    """Name what is measured: a server, or the model with the folders of its policies.
 
-    Of a run with several policies it is the adapters and models that the run's best step had.
+    ./base, wolf and village of RUN/checkpoints/step-000004/model
+    """
+    if config.engine.base_url:
+        return f"the model at {', '.join(config.engine.base_url)}"
+    begun = {name: path for name, policy in config.models.items() if (path := policy.start or policy.base)}
+    names_in: defaultdict[str, list[str]] = defaultdict(list)
+    for name, path in begun.items():
+        names_in[path.removesuffix(f"/{name}")].append(name)
+    return ", ".join([config.model.path, *(f"{' and '.join(names)} of {path}" for path, names in names_in.items())])
+
+
+def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> AstuneConfig:
+    """The same with another model: a folder, a hub id, a checkpoint, or the best model of a run.
+
+    Of a run with several policies it is the adapters and models that the checkpoint has.
 
     Raises:
         ConfigError: what is measured is what a server answers with, or the run has policies that `models` has not or
@@ -164,11 +176,11 @@ def _begun(config: AstuneConfig, name: str, folder: Path) -> PolicyConfig:
 
 
 def _path_of(model: str | PathLike[str]) -> str:
-    """The best model of a run, where a run or an experiment is named."""
+    """The model of a checkpoint, or the best one of a run, where one is named."""
     path = Path(model).expanduser()
     if (path / "config.json").is_file():
         return str(path)
     try:
-        return str(best_checkpoint(resolve_run(path, prefer="model")).model)
+        return str(checkpoint_of(path).model)
     except RunStoreError:
         return str(model)

@@ -10,7 +10,17 @@ from typing import Any
 
 from astune.config import AstuneConfig, load_config
 from astune.engine.adapters import policies_in
-from astune.runs import Checkpoint, Row, RunDirectory, RunStatus, columns_of, resolve_run, rows_of
+from astune.runs import (
+    RECORD_DIR,
+    Checkpoint,
+    Row,
+    RunDirectory,
+    RunStatus,
+    checkpoint_around,
+    columns_of,
+    resolve_run,
+    rows_of,
+)
 from astune.schema import ConfigError, Episode, RunStoreError, Split
 
 
@@ -101,6 +111,23 @@ def whole_model(checkpoint: Checkpoint) -> Path:
             hint=f"`astune export RUN --policy {policies[0]} --to DIR` makes a model of one",
         )
     return checkpoint.model
+
+
+def checkpoint_of(named: str | PathLike[str]) -> Checkpoint:
+    """The checkpoint that a path is in, or the best one of the run that it names.
+
+        RUN/checkpoints/step-000004          step 4
+        RUN/checkpoints/step-000004/model    step 4
+        RUN                                  the best step
+
+    Raises:
+        RunStoreError: there is none, or its files are not as they were written.
+    """
+    checkpoint = checkpoint_around(Path(named)) or checkpoint_around(RECORD_DIR / named)
+    if checkpoint is None:
+        return best_checkpoint(resolve_run(Path(named), prefer="model"))
+    checkpoint.require_whole("model")
+    return checkpoint
 
 
 def best_checkpoint(run_path: Path) -> Checkpoint:

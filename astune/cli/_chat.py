@@ -10,7 +10,7 @@ import asyncio
 
 from astune.app.chat import Chat, beginning_of
 from astune.app.console import Console
-from astune.app.run import best_checkpoint, whole_model
+from astune.app.run import checkpoint_of, whole_model
 from astune.config import load_config
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import ContextOverflow, visible
@@ -19,7 +19,7 @@ from astune.schema import ContextOverflow, visible
 def chat_with(run: str, message: str | None) -> int:
     """Answer `message`, or every line that is typed until an empty one or end of input."""
     path = resolve_run(run, prefer="model")
-    checkpoint = best_checkpoint(path)
+    checkpoint = checkpoint_of(run)
     config = load_config(RunDirectory.open(path).config_path)
     console = Console()
     beginning = beginning_of(RunDirectory.open(path))

@@ -26,6 +26,7 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flag
         experiment = Experiment(with_model(experiment.config, model), conf)
 
     measured = measure(experiment, flags, console, lambda n: episodes_bar(console, n))
+    console.print(f"held-out tasks, {measured.model}", markup=False, highlight=False, soft_wrap=True)
     console.print(_table(measured))
     for reason, count in measured.dropped.items():
         console.print(f"{count} tasks not measured: {reason}", markup=False, soft_wrap=True)
@@ -60,7 +61,7 @@ def _table(measured: Evaluation) -> Table:
     n = len(measured.episodes)
     low, high = measured.interval
     rate = f"{measured.success_rate:.3f}   [95 % {low:.3f} to {high:.3f}]" if n else "no episode finished"
-    table = Table("measured", "value", title=f"held-out tasks, {measured.model}", title_justify="left")
+    table = Table("measured", "value")
     table.add_row("success", rate)
     if n:
         table.add_row("mean reward", f"{measured.mean_reward:.3f}")

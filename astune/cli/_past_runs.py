@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from astune.app.console import Console
-from astune.app.run import best_checkpoint, whole_model
+from astune.app.run import checkpoint_of, whole_model
 from astune.engine.adapters import CONFIG_FILE, base_of, policies_in
 from astune.runs import Checkpoint, RunDirectory, resolve_run
 from astune.schema import RunStoreError
@@ -47,9 +47,9 @@ def clean_run(run: str, *, dry_run: bool) -> int:
 
 
 def export_model(run: str, to: Path, policy: str | None = None) -> int:
-    """Copy the best model into `to`, which appears only when it is whole; of several policies the one that is named."""
-    path = resolve_run(run, prefer="model")
-    checkpoint = best_checkpoint(path)
+    """Copy the best model, or that of a checkpoint, into `to`, which appears only when it is whole; of several policies
+    the one that is named."""
+    checkpoint = checkpoint_of(run)
     source = whole_model(checkpoint) if policy is None else _folder_of(checkpoint, policy)
     to = to.expanduser()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):

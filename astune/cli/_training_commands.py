@@ -203,7 +203,11 @@ def evaluate(
     conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="PATH", help="A model as in astune.model.path, which it replaces, or a RUN."),
+        typer.Option(
+            "--model",
+            metavar="PATH",
+            help="A model as in astune.model.path, which it replaces, a RUN, or a checkpoint.",
+        ),
     ] = None,
     overrides: Set = None,
     with_: With = None,

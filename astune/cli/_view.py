@@ -16,13 +16,12 @@ from pathlib import Path
 
 from astune.app.console import Console
 from astune.launcher.health import describe_listener
-from astune.runs import RunDirectory, resolve_run
+from astune.runs import RECORD_DIR, RunDirectory, resolve_run
 from astune.schema import ConfigError, RunStoreError
 from astune.serving.server import listen
 from astune.viewer.server import Address, ViewerServer, fragment_of
 
 TOKEN_VARIABLE = "ASTUNE_VIEW_TOKEN"
-RECORD_DIR = Path("launcher_record")
 
 
 def view_runs(

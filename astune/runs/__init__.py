@@ -5,8 +5,8 @@ from astune.runs._limits import open_regular, read_regular
 from astune.runs._lock import RunLock
 from astune.runs._schema import stamps_of
 from astune.runs.catalogue import GROUPS, Metric, catalogue, described
-from astune.runs.checkpoints import Checkpoint, CheckpointStore
-from astune.runs.directory import RunDirectory, is_run, outermost_run, resolve_run, runs_below
+from astune.runs.checkpoints import Checkpoint, CheckpointStore, checkpoint_around
+from astune.runs.directory import RECORD_DIR, RunDirectory, is_run, outermost_run, resolve_run, runs_below
 from astune.runs.episode_filter import EpisodeFilter, EpisodeOrder, SortKey
 from astune.runs.episode_store import EpisodeStore
 from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, NoEpisodeError, StepSummary
@@ -31,6 +31,7 @@ from astune.runs.texts import Snippet, find_text, message_text
 
 __all__ = [
     "GROUPS",
+    "RECORD_DIR",
     "TURN_PAGE",
     "Checkpoint",
     "CheckpointStore",
@@ -62,6 +63,7 @@ __all__ = [
     "balance_metrics",
     "balance_of",
     "catalogue",
+    "checkpoint_around",
     "columns_of",
     "described",
     "find_text",

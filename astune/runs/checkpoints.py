@@ -274,6 +274,13 @@ class CheckpointStore:
                     shutil.rmtree(entry, ignore_errors=True)
 
 
+def checkpoint_around(path: Path) -> Checkpoint | None:
+    """Return the checkpoint that a path is, or lies in; None where there is none."""
+    folders = (path.resolve(), *path.resolve().parents)
+    found = next((each for each in folders if _NAME.fullmatch(each.name) and (each / _MANIFEST).is_file()), None)
+    return None if found is None or not path.exists() else _read(found)
+
+
 def _read(path: Path) -> Checkpoint:
     try:
         manifest = orjson.loads((path / _MANIFEST).read_bytes())

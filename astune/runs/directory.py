@@ -43,6 +43,8 @@ from astune.runs.superseded import SUPERSEDED, Superseded, supersede
 from astune.runs.vocabulary import read_vocabulary, write_vocabulary
 from astune.schema import RunStoreError, Vocabulary
 
+RECORD_DIR = Path("launcher_record")
+"""The folder of runs where the configuration names none, below the working directory."""
 _INFO = "run.json"
 _EPISODES = "rollout/episodes.sqlite"
 _FOLDERS = ("backup", "rollout", "checkpoints", "plots")
@@ -353,7 +355,7 @@ def _age(run: Path) -> tuple[float, str]:
 def resolve_run(
     path: str | Path | None,
     *,
-    record_dir: Path = Path("launcher_record"),
+    record_dir: Path = RECORD_DIR,
     prefer: Literal["training", "model"] | None = None,
 ) -> Path:
     """Return the folder of the run that the user means.

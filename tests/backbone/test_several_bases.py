@@ -15,12 +15,12 @@ from astune_command import astune
 from safetensors.torch import load_file
 from test_several_policies import configure, run_in
 
-from astune.app.evaluation import with_model
+from astune.app.evaluation import described_model, with_model
 from astune.backbone.bases import folders, require_bases
 from astune.backbone.memory import ModelShape, estimates
 from astune.config.schema import AstuneConfig
 from astune.engine.adapters import Factors, policies_in, write_adapter
-from astune.runs import balance_of
+from astune.runs import RunDirectory, balance_of
 from astune.schema import ConfigError
 
 
@@ -144,3 +144,43 @@ def test_a_run_is_measured_on_the_bases_that_its_policies_had(tiny_folder: Path,
     elsewhere = models | {"village": models["village"] | {"path": str(tiny_folder)}}
     with pytest.raises(ConfigError, match=rf"is an adapter on {own}, and models\.village\.path is {tiny_folder}"):
         with_model(of(tiny_folder, elsewhere), tmp_path / "run")
+
+
+def test_a_named_checkpoint_is_measured_and_not_the_best_of_its_run(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    factors = {"model.layers.0.mlp.up_proj": Factors(torch.zeros(2, 64), torch.zeros(128, 2), 1.0)}
+
+    def write(folder: Path) -> None:
+        write_adapter(folder / "wolf", factors, base=str(tiny_folder))
+
+    with RunDirectory.create(Path("launcher_record"), "game") as run:
+        best = run.checkpoints.save(2, model=write, score=0.75).model.resolve()
+        last = run.checkpoints.save(4, model=write, state=lambda folder: None, score=0.5).model.resolve()
+    config = of(tiny_folder, {"wolf": {"lora": {"rank": 2}}})
+    relative = run.path.resolve().relative_to((tmp_path / "launcher_record").resolve())
+    for named, model in (
+        (run.path, best),
+        ("game", best),
+        (last, last),
+        (last.parent, last),
+        (last / "wolf", last),
+        (best.parent, best),
+        (relative / "checkpoints/step-000004", last),
+    ):
+        start = with_model(config, named).models["wolf"].start
+        assert start is not None
+        assert Path(start).resolve() == model / "wolf", named
+
+
+def test_an_evaluation_says_what_was_measured_of_several_policies(tiny_folder: Path, tmp_path: Path) -> None:
+    own = copied(tiny_folder, tmp_path / "own")
+    factors = {"model.layers.0.mlp.up_proj": Factors(torch.zeros(2, 64), torch.zeros(128, 2), 1.0)}
+    for name in ("wolf", "village"):
+        write_adapter(tmp_path / "run" / name, factors, base=str(tiny_folder))
+    rank = {"lora": {"rank": 2}}
+    models = {"wolf": rank, "village": rank, "old": {"train": False, "path": str(own)}}
+    config = with_model(of(tiny_folder, models), tmp_path / "run")
+    assert described_model(config) == f"{tiny_folder}, wolf and village of {tmp_path}/run, old of {own}"
+    assert described_model(of(tiny_folder, models | {"old": {"train": False}})) == str(tiny_folder)
