@@ -6,18 +6,21 @@ One record has one tokenizer: agents read what others wrote, token for token.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astune.config.bases import Base
+from astune.config.bases import Base, identity
 from astune.config.schema import AstuneConfig
+from astune.engine.adapters import CONFIG_FILE, base_of
 from astune.schema import ConfigError
 
 if TYPE_CHECKING:
     from astune.renderers.template import ChatTemplate
 
+_log = logging.getLogger(__name__)
 _UNUSED = ("version", "truncation", "padding", "post_processor")
 """Parts of a tokenizer.json that tokenising without special tokens does not ask."""
 
@@ -26,6 +29,7 @@ def require_bases(config: AstuneConfig) -> None:
     """Raise ConfigError for a policy's model that is not there, or has another tokenizer; nothing is fetched."""
     from astune.engine.model_files import require_model
 
+    _warn_of_other_bases(config)
     bases = own_bases(config)
     for base in bases:
         with named(base):
@@ -65,6 +69,25 @@ def named(base: Base) -> Iterator[None]:
         yield
     except ConfigError as cause:
         raise ConfigError(cause.message.replace("model.path", f"astune.{base.key}", 1), hint=cause.hint) from cause
+
+
+def _warn_of_other_bases(config: AstuneConfig) -> None:
+    """Say which adapters name another model than the one they are put on; of the same sizes, nothing else shows it."""
+    for base in config.bases():
+        for name, folder in base.adapters.items():
+            if folder is None or not (Path(folder).expanduser() / CONFIG_FILE).is_file():
+                continue
+            trained_on = base_of(Path(folder).expanduser())
+            if trained_on and identity(trained_on) != identity(base.path):
+                _log.warning(
+                    "astune.models.%s begins with the adapter in %s, which names %s as its model, and is put on %s; "
+                    "where these are the same model, change base_model_name_or_path in its %s",
+                    name,
+                    folder,
+                    trained_on,
+                    base.path,
+                    CONFIG_FILE,
+                )
 
 
 def _require_one_tokenizer(path: str, folder: Path, own: list[tuple[Base, Path]]) -> None:

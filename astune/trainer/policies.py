@@ -6,6 +6,7 @@ over its own tokens. To the training loop it is one trainer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import account
 from astune.trainer.step_report import StepReport
 
+_log = logging.getLogger(__name__)
 _Engine = TypeVar("_Engine", bound=AdapterEngine)
 _SUMS = ("trained_tokens", "computed_tokens", "read_tokens", "microbatches")
 """Metrics that add up over policies."""
@@ -47,6 +49,7 @@ class Policies:
         self._trainers = dict(trainers)
         self._config = config
         self._base_of = base_of
+        self._silent: set[str] = set()
         self._league = League(self, config, base_of) if config.trainer.league.share > 0 else None
 
     @classmethod
@@ -131,6 +134,7 @@ class Policies:
             TrainerError: no policy has anything to train, or a number is not finite; `version` says whether an earlier
                 policy has moved already.
         """
+        self._warn_of_silent(batch)
         before, reports = self.version, dict[str, StepReport]()
         for name, trainer in self._trainers.items():
             own = self._part(batch, name)
@@ -143,6 +147,21 @@ class Policies:
         for trainer in self._trainers.values():
             trainer.set_version(version)
         return _together(batch, reports, trained_version=before)
+
+    def _warn_of_silent(self, batch: TrainingBatch) -> None:
+        """Say once of each policy that no agent with one of its targets spoke."""
+        episodes = [episode for group in batch.groups for episode in group.episodes]
+        spoke = {episode.target_of(node.agent) for episode in episodes for node in episode.forest.nodes if node.sampled}
+        for name in sorted(self._trainers.keys() - {self._config.policy_of(each) for each in spoke} - self._silent):
+            self._silent.add(name)
+            _log.warning(
+                "models.%s is not trained in this step: no agent spoke with a target tag of %s, only %s; where that is "
+                "no chance of the deal, name these tags in models.%s.targets or in as_agentscope_model(name, tag)",
+                name,
+                self._config.models[name].targets or [name],
+                sorted(spoke),
+                name,
+            )
 
     def save_model(self, folder: Path) -> None:
         """Each policy in a folder of its name: its adapter as peft and vLLM load it, or the whole model."""

@@ -184,3 +184,18 @@ def test_an_evaluation_says_what_was_measured_of_several_policies(tiny_folder: P
     config = with_model(of(tiny_folder, models), tmp_path / "run")
     assert described_model(config) == f"{tiny_folder}, wolf and village of {tmp_path}/run, old of {own}"
     assert described_model(of(tiny_folder, models | {"old": {"train": False}})) == str(tiny_folder)
+
+
+def test_an_adapter_that_names_another_model_is_reported_before_anything_is_loaded(
+    tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    factors = {"model.layers.0.mlp.up_proj": Factors(torch.zeros(2, 64), torch.zeros(128, 2), 1.0)}
+    for name, base in (("own", str(tiny_folder)), ("other", "some/other-model"), ("unnamed", "")):
+        write_adapter(tmp_path / name, factors, base=base)
+    frozen = {name: {"train": False, "path": str(tmp_path / name)} for name in ("own", "other", "unnamed")}
+    require_bases(of(tiny_folder, {"wolf": {"lora": {"rank": 2}}} | frozen))
+    (warning,) = (record.getMessage() for record in caplog.records)
+    begins = (
+        f"astune.models.other begins with the adapter in {tmp_path}/other, which names some/other-model as its model"
+    )
+    assert warning.startswith(f"{begins} its model, and is put on {tiny_folder}")

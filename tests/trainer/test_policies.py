@@ -188,3 +188,13 @@ def test_an_adapter_is_saved_as_peft_loads_it_and_as_a_policy_begins_with_it(
     models = {"wolf": {"lora": {"rank": 4}, "path": str(tmp_path / "wolf")}}
     with pytest.raises(ConfigError, match=r"models\.wolf begins with an adapter"):
         loaded(small_folder, several(models, loss={"kl_coef": 0.1}))
+
+
+def test_a_policy_whose_targets_never_speak_is_reported_once(
+    small_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policies = loaded(small_folder, several(MODELS | {"owl": {"targets": ["owls"], "lora": {"rank": 2}}}))
+    for step in (1, 2):
+        policies.step(batch(step))
+    (warning,) = (record.getMessage() for record in caplog.records if "models." in record.getMessage())
+    assert "models.owl is not trained in this step: no agent spoke with a target tag of ['owls'], only [" in warning
