@@ -195,7 +195,5 @@ def test_an_adapter_that_names_another_model_is_reported_before_anything_is_load
     frozen = {name: {"train": False, "path": str(tmp_path / name)} for name in ("own", "other", "unnamed")}
     require_bases(of(tiny_folder, {"wolf": {"lora": {"rank": 2}}} | frozen))
     (warning,) = (record.getMessage() for record in caplog.records)
-    begins = (
-        f"astune.models.other begins with the adapter in {tmp_path}/other, which names some/other-model as its model"
-    )
-    assert warning.startswith(f"{begins} its model, and is put on {tiny_folder}")
+    begins = f"astune.models.other begins with the adapter in {tmp_path}/other, which names some/other-model"
+    assert warning.startswith(f"{begins} as its model, and is put on {tiny_folder}")
