@@ -75,11 +75,7 @@ def read_adapter(folder: Path) -> dict[str, Factors]:
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
         tensors = load_file(folder / WEIGHTS_FILE)
     except Exception as cause:  # of the file system, of JSON, of safetensors
-        raise ConfigError(
-            f"{folder} is no adapter that can be read: {type(cause).__name__}: {cause}",
-            hint="name a folder with adapter_config.json and adapter_model.safetensors, such as model/NAME of a "
-            "checkpoint of a run with `models`",
-        ) from cause
+        raise _unreadable(folder, cause) from cause
     if reason := _why_not_plain(config) or _why_no_pairs(tensors, rank):
         raise ConfigError(
             f"the adapter in {folder} cannot be computed here: {reason}",
@@ -96,6 +92,14 @@ def read_adapter(folder: Path) -> dict[str, Factors]:
         layer: Factors(tensors[f"{_PREFIX}{layer}{_DOWN}"], tensors[f"{_PREFIX}{layer}{_UP}"], alpha / rank)
         for layer in layers
     }
+
+
+def _unreadable(folder: Path, cause: Exception) -> ConfigError:
+    return ConfigError(
+        f"{folder} is no adapter that can be read: {type(cause).__name__}: {cause}",
+        hint="name a folder with adapter_config.json and adapter_model.safetensors, such as model/NAME of a "
+        "checkpoint of a run with `models`",
+    )
 
 
 def initial_adapter(policy: str, folder: str) -> dict[str, Factors]:
@@ -138,8 +142,16 @@ def policies_in(model: Path) -> list[str]:
 
 
 def base_of(folder: Path) -> str:
-    """The model that the adapter in `folder` was trained on, as `write_adapter` named it."""
-    return str(json.loads((folder / CONFIG_FILE).read_text()).get("base_model_name_or_path", ""))
+    """Return the model that the adapter in `folder` names as its own; "" where it names none.
+
+    Raises:
+        ConfigError: the folder holds no adapter that can be read.
+    """
+    try:
+        config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text())
+        return str(config.get("base_model_name_or_path") or "")
+    except (OSError, ValueError, AttributeError) as cause:
+        raise _unreadable(folder, cause) from cause
 
 
 def write_adapter(folder: Path, adapter: Adapter, *, base: str) -> None:

@@ -19,7 +19,7 @@ from test_architectures import save_random
 
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
-from astune.engine.adapters import Adapter, Factors, read_adapter, write_adapter
+from astune.engine.adapters import Adapter, Factors, base_of, read_adapter, write_adapter
 from astune.engine.local._cpu_llama import CpuLlama
 from astune.engine.local._hf_model import HfModel
 from astune.schema import Completion, ConfigError, EngineError, SamplingParams
@@ -221,6 +221,14 @@ async def test_an_adapter_that_is_not_finite_in_the_engine_s_numbers_is_refused(
     with pytest.raises(EngineError, match=rf"the adapter of wolf has numbers in '{layer}' that are not finite"):
         await engine.load_adapters(Source(2, {"wolf": own}))
     await engine.aclose()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\x00", None])
+def test_the_model_of_an_adapter_that_cannot_be_read_is_refused(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ConfigError, match=f"{tmp_path} is no adapter that can be read"):
+        base_of(tmp_path)
 
 
 def test_an_adapter_of_the_head_is_refused(tmp_path: Path) -> None:
