@@ -22,23 +22,27 @@ _ROWS_HINT = 64
 """oneDNN may choose a layout for a number of rows; measured, 1 to 1024 give the same one."""
 
 
-class Gate(Protocol):
-    """silu(x G^T) * (x U^T) for x [rows, in]; holds copies of the weights."""
+class Layer(Protocol):
+    """Products of x [rows, in] with weights of which it holds copies."""
 
     is_row_invariant: bool
     """Whether a row's numbers are the same beside any number of rows."""
 
     def load_adapters(self, adapters: Sequence[Sequence[LowRank]], /) -> None:
-        """Copy what each policy's adapter adds; it adds to none of the outputs, or to some of them or all."""
+        """Copy each policy's additions in place of those before; a policy may have none here."""
         ...
 
     def __call__(self, x: Tensor, rows: AdapterRows | None = None, /) -> Tensor:
-        """Multiply, with adapters for some rows. They add to the outputs of [G, U]."""
+        """Multiply, and add to each row what its policy's adapter adds."""
         ...
 
 
-class Linear(Gate, Protocol):
-    """y = x W^T + b for x [rows, in]."""
+class Gate(Layer, Protocol):
+    """silu(x G^T) * (x U^T); adapters add to the outputs of [G, U] before the activation."""
+
+
+class Linear(Layer, Protocol):
+    """y = x W^T + b."""
 
     def add(self, x: Tensor, other: Tensor, rows: AdapterRows | None = None, /) -> Tensor:
         """y + other"""

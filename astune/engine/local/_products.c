@@ -206,55 +206,68 @@ INLINE int is_among(const int32_t *policies, int64_t n, int64_t policy) {
     return 0;
 }
 
-/* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where there is one, which is where it is not
-   gated: there a panel's first 16 outputs go through silu and are multiplied with its others, and width is half of W's
-   rows. bias has COLUMNS numbers a panel. policies [rows], where they are given, name a row's adapter or are below 0;
-   inner is room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS: rows times `down`, zero for the rows of
-   other policies, which so stay together with it in one product. With few rows each thread has the same panels every
+/* Write inner [n, rows, ranks]: each of n policies' rows times its `down`. A block of `together` rows that has any of a
+   policy is written whole, zero for rows of others, so that it stays one product; the rest is neither written nor read.
+   Each thread of the team computes its part. */
+INLINE void multiply_down(const Element *x, const int32_t *policies, const Adapter *adapters, Element *inner, int64_t n,
+                          int64_t ranks, int64_t rows, int64_t inputs, int64_t together, int64_t tiled,
+                          int64_t *shape) {
+    const int64_t blocks = (rows + together - 1) / together;
+#pragma omp for schedule(static)
+    for (int64_t unit = 0; unit < blocks * n; unit++) {
+        const int64_t policy = unit / blocks, first = unit % blocks * together;
+        const int64_t end = first + together < rows ? first + together : rows;
+        if (!is_among(policies + first, end - first, policy)) continue;
+        for (int64_t row = first, m; row < end; row += m) {
+            Element *to = inner + (policy * rows + row) * ranks;
+            m = alike(policies + row, end - row);
+            if (policies[row] != policy) {
+                memset(to, 0, m * ranks * sizeof(Element));
+                continue;
+            }
+            if (tiled && *shape != m) shape_tiles(*shape = m);
+            for (int64_t r = 0; r < ranks; r += COLUMNS) {
+                const Term down = {x + row * inputs, adapters[policy].down + r * inputs, inputs};
+                if (tiled)
+                    tiles(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
+                else
+                    tile_by_number(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
+            }
+        }
+    }
+}
+
+/* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where it is given. Gated, a panel's first 16
+   outputs go through silu and are multiplied with its others; width is then half of W's rows, and other is not given.
+   bias has COLUMNS numbers a panel. policies [rows], where they are given, name a row's adapter or are below 0; inner is
+   room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. With few rows each thread has the same panels every
    time, and finds them in its cache. */
+_Static_assert(CHUNK % ROWS == 0 && CHUNK % (2 * TILE) == 0, "inner has the blocks of rows that are read from it");
+
 void product(const Element *x, const Element *weight, const float *bias, const Element *other, Element *y,
              const int32_t *policies, const Adapter *adapters, Element *inner, int64_t n, int64_t ranks, int64_t rows,
              int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
     const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
     const int64_t chunks = (rows + CHUNK - 1) / CHUNK, tiled = may_use_tiles && inputs % TILE_INPUTS == 0;
-    const int64_t together = tiled ? 2 * TILE : ROWS, blocks = (rows + together - 1) / together;
+    const int64_t together = tiled ? 2 * TILE : ROWS;
     omp_set_schedule(rows > FEW_ROWS ? omp_sched_dynamic : omp_sched_static, 0);
 #pragma omp parallel num_threads(threads)
     {
-        int64_t shape = 0, m;
-        if (policies) {
-#pragma omp for schedule(static)
-            for (int64_t unit = 0; unit < blocks * n; unit++) {
-                const int64_t policy = unit / blocks, first = unit % blocks * together;
-                const int64_t end = first + together < rows ? first + together : rows;
-                if (!is_among(policies + first, end - first, policy)) continue;
-                for (int64_t row = first; row < end; row += m) {
-                    Element *to = inner + (policy * rows + row) * ranks;
-                    m = alike(policies + row, end - row);
-                    if (policies[row] != policy) memset(to, 0, m * ranks * sizeof(Element));
-                    for (int64_t r = 0; r < ranks && policies[row] == policy; r += COLUMNS) {
-                        const Term down = {x + row * inputs, adapters[policy].down + r * inputs, inputs};
-                        if (tiled && shape != m) shape_tiles(shape = m);
-                        if (tiled)
-                            tiles(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
-                        else
-                            tile_by_number(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
-                    }
-                }
-            }
-        }
+        int64_t shape = 0;
+        if (policies)
+            multiply_down(x, policies, adapters, inner, n, ranks, rows, inputs, together, tiled, &shape);
 #pragma omp for schedule(runtime)
         for (int64_t unit = 0; unit < panels * chunks; unit++) {
             const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
-            for (int64_t row = end - CHUNK; row < rows && row < end; row += m) {
+            for (int64_t row = end - CHUNK; row < rows && row < end; row += together) {
                 const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
                 const Term layer = {x + row * inputs, weight + panel * COLUMNS * inputs, inputs};
                 const float *b = bias ? bias + panel * COLUMNS : 0;
                 const Element *o = other ? other + at : 0;
                 Term added[ROWS > 2 * TILE ? ROWS : 2 * TILE];
+                const int64_t m = left < together ? left : together;
                 int64_t k = 0;
-                m = left < together ? left : together;
-                for (int64_t policy = 0; policies && policy < n; policy++)
+                for (int64_t policy = 0; policy < n; policy++)
                     if (is_among(policies + row, m, policy))
                         added[k++] = (Term){inner + (policy * rows + row) * ranks,
                                             adapters[policy].up + panel * COLUMNS * ranks, ranks};
