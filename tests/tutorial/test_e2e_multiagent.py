@@ -41,7 +41,7 @@ def tutorial(name: str, **params: Any) -> dict[str, Any]:
 def of_turns(env_type: str, models: dict[str, Any], system: str, **rollout: Any) -> dict[str, Any]:
     return {
         "models": models,
-        "task_reader": {"type": "env_service", "env_service": {"env_type": env_type}},
+        "task_reader": {"type": "env_service", "env_service": {"env_type": env_type, "validation_split": "validation"}},
         "rollout": {
             "workflow": "astune.workflow.turns->TurnGame",
             "num_repeat": 4,
@@ -135,6 +135,8 @@ def test_a_game_is_trained_and_every_token_of_it_accounted_for(
     }
     assert sum(tokens.values()) == sum(balance_of(line).trained for line in lines), "each token by one policy"
     before, after = (dict(wins(run.episodes(step=step, split="validation"))) for step in (0, STEPS))
+    assert before
+    assert after
     said = [
         f"\n{name}, {MODEL}, {STEPS} steps",
         f"  episodes            {len(episodes)}, {sum(line['groups/dropped'] for line in lines):.0f} groups dropped",
