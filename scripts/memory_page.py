@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from astune.backbone.memory import GIB, Estimate, ModelShape, estimates
 from astune.config import load_config
+
+WEREWOLVES = Path(__file__).parents[1] / "tutorial/example_werewolves/werewolves.yaml"
 
 SHAPES = {
     "SmolLM2-135M": ModelShape(30, 576, 1536, 576, 192, 49152, tied=True),
@@ -19,6 +24,16 @@ COLUMNS = {
     "`local`, LoRA": ("backbone=local", "model.lora.rank=32"),
     "`verl`, each of 8 GPUs": ("backbone=verl", "verl.trainer.n_gpus_per_node=8"),
     "`trinity`, each of 4 trainer GPUs": ("backbone=trinity", "trinity.cluster.gpu_per_node=5"),
+}
+GAME_COLUMNS = {
+    "`local`, one GPU": ("backbone=local",),
+    "`local`, LoRA": ("backbone=local", "model.lora.rank=32"),
+    "`local`, both sides by LoRA": (
+        "backbone=local",
+        "models.wolf={targets: [werewolf], lora: {rank: 32}}",
+        "models.village={targets: [villager, seer, witch, hunter], lora: {rank: 32}}",
+    ),
+    "`verl`, each of 8 GPUs": ("backbone=verl", "verl.trainer.n_gpus_per_node=8"),
 }
 INTRODUCTION = """# Memory
 
@@ -41,15 +56,27 @@ trainer's tensors by a test. Allocators add to it.
 """
 
 
+GAMES = """## The nine-player game of werewolves
+
+`tutorial/example_werewolves/werewolves.yaml`: eight games at once of nine conversations each, whose keys and values
+have at most 8 GiB, timelines of up to 4,096 tokens; estimated as above. One side or both are trained, with `verl` one.
+"""
+
+
 def memory_page() -> str:
     config = load_config(None)
-    lines = [INTRODUCTION, f"| model | parameters | {' | '.join(COLUMNS)} |", f"|---|---|{'---|' * len(COLUMNS)}"]
-    for name, shape in SHAPES.items():
-        totals = [f"{_training(shape, overrides).total / GIB:.0f}" for overrides in COLUMNS.values()]
-        lines.append(f"| {name} | {shape.parameters / 1e9:.2f} B | {' | '.join(totals)} |")
     notes = NOTES.format(tokens=config.trainer.tokens_per_microbatch, kv=config.engine.kv_cache_gb)
-    return "\n".join([*lines, notes])
+    games = _table(GAME_COLUMNS, WEREWOLVES)
+    return "\n".join([INTRODUCTION, *_table(COLUMNS, None), notes, GAMES, *games, ""])
 
 
-def _training(shape: ModelShape, overrides: tuple[str, ...]) -> Estimate:
-    return estimates(load_config(None, overrides), shape, on_gpu=True, in_bfloat16=True)[0]
+def _table(columns: Mapping[str, tuple[str, ...]], experiment: Path | None) -> list[str]:
+    lines = [f"| model | parameters | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for name, shape in SHAPES.items():
+        totals = [f"{_training(shape, overrides, experiment).total / GIB:.0f}" for overrides in columns.values()]
+        lines.append(f"| {name} | {shape.parameters / 1e9:.2f} B | {' | '.join(totals)} |")
+    return lines
+
+
+def _training(shape: ModelShape, overrides: tuple[str, ...], experiment: Path | None) -> Estimate:
+    return estimates(load_config(experiment, overrides), shape, on_gpu=True, in_bfloat16=True)[0]
