@@ -12,8 +12,8 @@ from astune.sandbox.inside.filling import unlinked_bytes
 from astune.sandbox.inside.removal import remove_all
 
 NESTS = """
-import mmap
 import os
+import time
 for level in range(3000):
     os.mkdir("deep" * 10)
     os.chdir("deep" * 10)
@@ -22,6 +22,7 @@ for level in range(3000):
         os.symlink("/etc", "link")
 os.chmod(".", 0)
 print("nested")
+time.sleep(0.5)  # until somebody looks
 """
 
 
