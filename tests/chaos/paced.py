@@ -150,6 +150,8 @@ async def paced(
         try:
             await process.wait()
         finally:
+            if process.returncode is None:
+                process.kill()
             striking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await striking
@@ -163,7 +165,7 @@ async def paced(
 
 
 async def _strike(slot: Slot, folder: Path, pid: int, waiting: dict[int, Fault]) -> None:
-    """Let each fault come in its step."""
+    """Let each fault come in its step, or at once in the next one where that one ended earlier than usual."""
     step, began, usual_s = 0, time.monotonic(), 0.0
     while True:
         run = begun(folder / "launcher_record")
@@ -173,10 +175,11 @@ async def _strike(slot: Slot, folder: Path, pid: int, waiting: dict[int, Fault])
             step, began = now, time.monotonic()
             usual_s = median(_seconds(line) for line in lines) if lines else 0.0
             slot.wire.go_wrong((), 0.0, 0)
-        fault = waiting.get(step)
-        late_enough = fault is not None and time.monotonic() > began + fault.after * usual_s
+        due = min((planned for planned in waiting if planned <= step), default=0)
+        fault = waiting.get(due)
+        late_enough = fault is not None and (due < step or time.monotonic() > began + fault.after * usual_s)
         if fault is not None and (fault.where != "processes" or late_enough):
-            del waiting[step]
+            del waiting[due]
             match fault.where:
                 case "processes":
                     await slot.strike(fault.what, pid)

@@ -75,4 +75,6 @@ async def _paced(model: Path, folder: Path, kills_alone: bool) -> Sequence[TimeS
             async with Slot.open(nursery, folder / f"slot-{number}", model, 4 * WAITS_S) as slot:
                 return await paced(slot, SEED + number, STEPS, WAITS_S, REPEATS, AT_ONCE, kills_alone=kills_alone)
 
-        return await asyncio.gather(*(played(number) for number in range(RUNS)))
+        async with asyncio.TaskGroup() as runs:  # each slot is cleared before the nursery closes
+            playing = [runs.create_task(played(number)) for number in range(RUNS)]
+        return [run.result() for run in playing]
