@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.agentscope import quieten
 from astune.engine.base import EngineStats, InferenceEngine
+from astune.processes.standard_descriptors import refill_standard_descriptors
 from astune.renderers import Renderer
 from astune.rollout.balance import token_balance
 from astune.rollout.blocked_loop import watched_loop
@@ -145,6 +146,7 @@ class RolloutPool:
                 waiting.append((slots[-1], EpisodeRequest(task, split, step, repeat, temperature)))
         with watched_loop(self._config.rollout.episode_timeout_s / 2):
             out_of_time = await self._work_off(waiting, num_repeat)
+        refill_standard_descriptors()
         for slot in slots:
             self._fail_unranked(slot, "JudgeError: its group is not complete, and is judged only as a whole")
         groups = [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
