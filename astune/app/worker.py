@@ -19,8 +19,6 @@ import httpx
 
 from astune.processes.program import ProgramEnd
 from astune.schema import ConfigError, WorkflowError, described, is_loopback
-from astune.schema.plain_json import encoded
-from astune.serving import read_json
 from astune.workflow.agent_result import AgentResult
 from astune.workflow.program import run_once, variables_of
 
@@ -199,18 +197,8 @@ def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_i
     except Exception as failure:  # such as a full disk: this episode fails, and the worker continues
         return "/abort", {"error": f"the worker failed: {described(failure)}"}
     values = AgentResult.printed(ended.stdout).values
-    kept = {name: values[name] for name in ("reward", "is_success", "metrics") if name in values}
-    if "final_answer" in values:
-        kept["final_answer"] = _sendable(values["final_answer"])
+    kept = {name: values[name] for name in ("final_answer", "reward", "is_success", "metrics") if name in values}
     return "/end", {**kept, "stdout": ended.stdout, "stderr": ended.stderr, "exit_status": ended.status}
-
-
-def _sendable(answer: Any) -> Any:
-    """Return the final answer; as text if it is not strict JSON, since a model may have written it."""
-    try:
-        return read_json(encoded(answer))
-    except (ValueError, RecursionError):
-        return json.dumps(answer)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from astune.schema import Task, WorkflowError
 from astune.schema.plain_json import encoded
+from astune.serving import read_json
 from astune.workflow.base import WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
@@ -78,8 +79,10 @@ class AgentResult:
 
 
 def _as_json(answer: Any) -> Any:
-    """Return what every backend hands to the judge: strict JSON; text where it is not, such as Infinity."""
+    """Return the final answer as every backend hands it to the judge; as text if it is not strict JSON, since a model
+    may have written it.
+    """
     try:
-        return json.loads(encoded(answer))
-    except ValueError:
+        return read_json(encoded(answer))
+    except (ValueError, RecursionError):
         return json.dumps(answer)
