@@ -62,8 +62,8 @@ class _Adapters(NamedTuple):
     kept: list[Tensor]
 
 
-class PackedProduct:
-    """y = x W^T + b for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
+class _Packed:
+    """A layer for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
 
     is_row_invariant = True
 
@@ -94,7 +94,7 @@ class PackedProduct:
         ranks = -(-ranks // _COLUMNS) * _COLUMNS
         kept = [self._packed(factor) for adapter in adapters for factor in self._joined(adapter, ranks)]
         addresses = torch.tensor([factor.data_ptr() for factor in kept])
-        self._adapters = _Adapters(addresses, ranks, kept)
+        self._adapters = _Adapters(addresses.reshape(-1, 2), ranks, kept)
 
     def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
         down_RI = self._weight.new_zeros(ranks, self._inputs)
@@ -105,12 +105,6 @@ class PackedProduct:
             up_ER[first : first + len(up), start : start + len(down)] = up
             start += len(down)
         return down_RI, up_ER
-
-    def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
-        return self._times(x_NI, self._outputs, rows)
-
-    def add(self, x_NI: Tensor, other_NE: Tensor, rows: AdapterRows | None = None) -> Tensor:
-        return self._times(x_NI, self._outputs, rows, other_NE.contiguous())
 
     def _times(
         self,
@@ -128,7 +122,7 @@ class PackedProduct:
         numbers, table, inner_PNR, policies, ranks = None, None, None, 0, 0
         if rows and self._adapters:
             numbers, table, ranks = rows.numbers, self._adapters.table, self._adapters.ranks
-            policies = len(table) // 2
+            policies = len(table)
             inner_PNR = x_NI.new_empty(policies, len(x_NI), ranks)
         product(
             x_NI.data_ptr(),
@@ -150,7 +144,17 @@ class PackedProduct:
         return out
 
 
-class GatedProduct(PackedProduct):
+class PackedProduct(_Packed):
+    """y = x W^T + b."""
+
+    def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._times(x_NI, self._outputs, rows)
+
+    def add(self, x_NI: Tensor, other_NE: Tensor, rows: AdapterRows | None = None) -> Tensor:
+        return self._times(x_NI, self._outputs, rows, other_NE.contiguous())
+
+
+class GatedProduct(_Packed):
     """silu(x G^T) * (x U^T), rounded once: a panel has the same columns of both."""
 
     def __init__(self, gate_EI: Tensor, up_EI: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:
