@@ -69,17 +69,19 @@ EXAMPLES = (
 
 def solved_examples() -> list[Msg]:
     """The examples as an AgentScope agent has them in its memory: each call, and below it what the tool gave."""
-    messages: list[Msg] = []
-    for number, (question, code, printed) in enumerate(EXAMPLES, start=1):
-        output = f"<returncode>0</returncode><stdout>{printed}\n</stdout><stderr></stderr>"
-        boxed = rf"\boxed{{{printed}}}"
-        messages += [
-            Msg("user", question, role="user"),
-            *_call(f"code-{number}", "execute_python_code", {"code": code}, output),
-            *_call(f"answer-{number}", "generate_response", {"result": boxed}, "Successfully generated response."),
-            Msg("math_react_agent", boxed, role="assistant"),
-        ]
-    return messages
+    return [message for number, example in enumerate(EXAMPLES, start=1) for message in solved(str(number), *example)]
+
+
+def solved(name: str, question: str, code: str, printed: str) -> list[Msg]:
+    """A question, the call of `code`, the call that gives what it printed as the answer, and a closing sentence."""
+    output = f"<returncode>0</returncode><stdout>{printed}\n</stdout><stderr></stderr>"
+    boxed = rf"\boxed{{{printed}}}"
+    return [
+        Msg("user", question, role="user"),
+        *_call(f"code-{name}", "execute_python_code", {"code": code}, output),
+        *_call(f"answer-{name}", "generate_response", {"result": boxed}, "Successfully generated response."),
+        Msg("math_react_agent", boxed, role="assistant"),
+    ]
 
 
 def _call(call_id: str, name: str, arguments: dict[str, Any], output: str) -> list[Msg]:
