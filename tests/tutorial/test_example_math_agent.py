@@ -33,6 +33,14 @@ async def test_the_agent_runs_code_and_is_judged_by_its_structured_result(play: 
     assert [(e.status, e.raw_reward) for e in wrong.episodes] == [("failed", 0.0)] * 2
 
 
+async def test_without_a_closing_sentence_an_episode_ends_with_its_answer(play: Play, janet: Task):
+    code = tool_call("execute_python_code", code="print((16 - 3 - 4) * 2)")
+    answer = math_answer(r"\boxed{18}")[0]
+    group = await play("example_math_agent/worked.yaml", janet, [code, answer])
+    assert [(e.status, e.raw_reward) for e in group.episodes] == [("success", 1.0)] * 2
+    assert [len(episode.timelines) for episode in group.episodes] == [1, 1]
+
+
 async def test_an_agent_that_never_answers_is_wrong_and_no_failure(play: Play, janet: Task):
     silent = await play(CONF, janet, [tool_call("execute_python_code", code="print(1)")] * 9)
     assert [(e.status, e.raw_reward) for e in silent.episodes] == [("failed", 0.0)] * 2

@@ -111,9 +111,9 @@ async def test_a_demonstration_is_what_the_agent_plays(
     [learned] = demonstration(EpisodeRequest(clips, "train", 1, 0, 1.0), renderer, tutorial_config(CONF)).timelines
     answers = [tokenizer.decode(learned.token_ids[s.start : s.end]) for s in learned.spans if s.sampled]
     assert len(answers) == 2
-    group = await play(CONF, clips, [*answers, "72<|im_end|>"])
+    group = await play(CONF, clips, answers)
     assert [(episode.status, episode.raw_reward) for episode in group.episodes] == [("success", 1.0)] * 2
-    played = group.episodes[0].timelines[0]
+    [played] = group.episodes[0].timelines
     assert played.token_ids == learned.token_ids
     assert played.loss_mask == learned.loss_mask
     grammars = Grammars(smol_folder, len(tokenizer))
