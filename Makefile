@@ -17,7 +17,7 @@ install: ## the environment in .venv, with pinned versions; at once where nothin
 
 demo: ## a small real model learns to use a calculator, in minutes on a laptop; installs what that needs and no more
 	@EXTRAS=$${EXTRAS-local,agentscope} scripts/install.sh
-	@$(VENV)/astune --conf tutorial/example_calculator/calculator.yaml
+	@$(VENV)/astune demo
 
 test: install ## all tests, as many at once as there are cores, up to four
 	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile

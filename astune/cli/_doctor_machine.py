@@ -24,10 +24,10 @@ from astune.launcher.health import describe_listener, port_is_free
 from astune.sandbox import Sandbox
 from astune.schema import SandboxError
 
-MEMORY_GB = 3.5
+MEMORY_GB = 2.6
 """The estimate for the demo in float32, in GiB."""
 DISK_GB = 5.0
-"""3 GB of the demo while it writes a checkpoint beside the one before and the best model, and room for episodes."""
+"""3 GB of the demo's file with all weights, while it writes a checkpoint beside two others, and room for episodes."""
 PORTS = {8080: "environment service", LOGVIEW_PORT: "log viewer"}
 _NVIDIA_SMI_S = 20.0
 

@@ -60,14 +60,17 @@ def train(
 
 @training_commands.command()
 def demo(plan: Plan = None, overrides: Set = None) -> None:
-    """A small real model learns to use a calculator, in a few minutes without a GPU."""
+    """A small real model learns to use a calculator, in a few minutes without a GPU.
+
+    Trains low-rank adapters. `astune --conf tutorial/example_calculator/calculator.yaml` is the same with all weights.
+    """
 
     def work() -> int:
         from astune.cli._train import Request, train_or_plan
-        from astune.config.tutorials import tutorial_file
+        from astune.config.tutorials import DEMO, DEMO_SETTINGS, tutorial_file
 
-        conf = tutorial_file("example_calculator/calculator.yaml")
-        return train_or_plan(Request(conf, overrides or [], plan=plan_of(plan)))
+        settings = [*DEMO_SETTINGS, *(overrides or [])]
+        return train_or_plan(Request(tutorial_file(DEMO), settings, plan=plan_of(plan)))
 
     exit_with(work)
 

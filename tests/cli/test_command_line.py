@@ -239,6 +239,13 @@ def test_a_folder_called_tutorial_hides_no_tutorial_of_ours(folder):
     assert "tutorial.example_calculator.calculator->ExampleCalculatorLearn" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("settings", "trained"), [((), "adapters of rank 16"), (("model.lora.rank=8",), "rank 8")])
+def test_the_demo_trains_adapters_that_set_can_change(settings, trained, folder, astune):
+    status, out, _ = astune("demo", "--dry-run", *(word for each in settings for word in ("--set", each)))
+    assert status == 0
+    assert trained in " ".join(out.split())
+
+
 @pytest.mark.parametrize(("flag", "in_full"), [("--dry-run", False), ("--dry-run=full", True)])
 def test_a_plan_on_a_cluster_begins_with_the_plan_and_ends_with_all_of_the_engine_where_asked(
     flag, in_full, folder, astune

@@ -27,6 +27,7 @@ from astune.backbone.findings import imported_version
 from astune.backbone.memory import GIB, ModelShape, estimates
 from astune.cli.app import run
 from astune.config import load_config
+from astune.config.tutorials import DEMO, DEMO_SETTINGS, tutorial_file
 from astune.sandbox import Sandbox
 from astune.schema import SandboxError, install_extra
 
@@ -173,7 +174,7 @@ def test_a_problem_is_named_with_the_line_that_fixes_it_and_exits_with_1(doctor:
 
 
 def test_the_memory_that_is_asked_for_is_the_estimate_of_the_demo(doctor: Doctor, memory):
-    demo = load_config(ROOT / "tutorial/example_calculator/calculator.yaml")
+    demo = load_config(tutorial_file(DEMO), DEMO_SETTINGS)
     small = ModelShape(30, 576, 1536, 576, 192, 49152, tied=True)
     (estimate,) = estimates(demo, small, on_gpu=False, in_bfloat16=False)
     memory(0)
