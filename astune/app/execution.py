@@ -101,10 +101,27 @@ def _recorded(
         ready.companions.belong_to(run.path)
         _show_changes(experiment, run, console)
         resolved = dump(experiment.config)
-        run.save_config(resolved)
         classes = _classes_of(experiment, ready)
-        back_up(run.backup, config_path=experiment.conf, resolved=resolved, classes=classes, command=sys.argv)
-        yield run
+        with _saved_settings(run, resolved):
+            back_up(run.backup, config_path=experiment.conf, resolved=resolved, classes=classes, command=sys.argv)
+            yield run
+
+
+@contextmanager
+def _saved_settings(run: RunDirectory, settings: str) -> Iterator[None]:
+    """Save the run's settings, and put earlier ones back where the run fails before it recorded anything with these.
+
+    Else one resume with a setting that cannot be changed would keep every later one from starting.
+    """
+    earlier = run.config_path.read_text(encoding="utf-8") if run.config_path.is_file() else None
+    measured = {(line.time, line.step) for line in run.metrics()}
+    run.save_config(settings)
+    try:
+        yield
+    except Exception:
+        if earlier is not None and {(line.time, line.step) for line in run.metrics()} <= measured:
+            run.save_config(earlier)
+        raise
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from astune_command import ROOT, astune, interrupted_at, start
 
+from astune.config import load_config
 from astune.runs import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -43,8 +44,14 @@ def interrupted(folder: Path, settings: list[str]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(folder: Path, interrupted: Path) -> Path:
-    """The same run, resumed with another length and finished."""
+def refused(folder: Path, interrupted: Path) -> str:
+    """The end of an attempt to go on with all weights where adapters were trained."""
+    return astune(folder, "--resume", str(interrupted), "--set", "model.lora.rank=0", status=1)
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, interrupted: Path, refused: str) -> Path:
+    """The same run, resumed with another length after that attempt, and finished."""
     step = RunDirectory.open(interrupted).checkpoints.latest().step
     out = astune(folder, "--resume", str(interrupted), "--set", f"trainer.total_steps={step + 2}")
     assert f"astune.trainer.total_steps: 60 -> {step + 2}" in out
@@ -58,12 +65,17 @@ def test_an_interrupted_run_says_how_to_go_on_and_has_lost_nothing(interrupted):
     assert run.checkpoints.latest().step >= 2
 
 
+def test_settings_with_which_a_run_cannot_go_on_are_not_kept(refused, finished):
+    assert "resume with the model and the LoRA rank" in refused
+    assert load_config(RunDirectory.open(finished).config_path).model.lora.rank == 16
+
+
 def test_a_resumed_run_goes_on_where_it_ended(finished):
     run = RunDirectory.open(finished)
     assert run.info().status == "finished"
     steps = [line.step for line in run.metrics() if line.kind == "train"]
     assert steps == list(range(1, steps[-1] + 1))
-    assert len(list(run.backup.glob("resumed_*"))) == 1
+    assert len(list(run.backup.glob("resumed_*"))) == 2
 
 
 def test_its_report_can_be_printed_again(folder, finished):
