@@ -15,7 +15,7 @@ TUTORIALS_IN = _ASTUNE / "shipped" if (_ASTUNE / "shipped").is_dir() else _ASTUN
 """Folder that holds `tutorial`."""
 TUTORIALS = TUTORIALS_IN / "tutorial"
 DEMO = "example_calculator/calculator.yaml"
-DEMO_SETTINGS = ("model.lora.rank=16", "model.lora.alpha=32", "trainer.optim.lr=1.0e-3")
+DEMO_SETTINGS = ("model.lora.rank=16", "model.lora.alpha=32", "trainer.optim.lr=5.0e-4")
 """Adapters, which learn as well there with half of the memory and a third of the disk."""
 
 
