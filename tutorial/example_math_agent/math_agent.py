@@ -34,7 +34,7 @@ class ExampleMathLearn(AgentScopeLearnProtocol):
     """The agent.
 
     Args:
-        closing: after the answer, let AgentScope ask for a closing sentence. That is half of an episode's cost.
+        closing: after the answer, let AgentScope ask for a closing sentence: another call, with a prompt of its own.
     """
 
     def __init__(self, config: AstuneConfig, *, closing: bool = True) -> None:
