@@ -325,8 +325,12 @@ def _damage(run: RunDirectory, plan: Plan) -> None:
     """What a crash of the machine, or its disk, does to files."""
     rng = random.Random(plan.seed)
     if plan.disk == "torn tail" and (metrics := run.path / "metrics.jsonl").exists():
-        whole = metrics.read_bytes()
-        metrics.write_bytes(whole[: len(whole) - rng.randrange(min(len(whole), 60) + 1)] + b'{"step": 9, "ki')
+        whole, saved = metrics.read_bytes(), run.checkpoints.latest()
+        durable = [line for line in run.metrics() if saved is not None and line.step <= saved.step]
+        torn = len(
+            b"".join(whole.splitlines(keepends=True)[len(durable) :])
+        )  # lines of a checkpoint were on disk before it
+        metrics.write_bytes(whole[: len(whole) - rng.randrange(min(torn, 60) + 1)] + b'{"step": 9, "ki')
     newest = run.checkpoints.latest() if plan.disk == "flipped bit" else None
     if newest is not None:
         files = sorted(path for path in newest.path.rglob("*") if path.is_file() and path.stat().st_size > 1000)
