@@ -122,6 +122,7 @@ async def test_a_demonstration_is_what_the_agent_plays(
         assert len(grammars.masks(span.constraint, played.token_ids[span.start : span.end])) == span.end - span.start
 
 
+@pytest.mark.slow
 def test_the_real_rows_print_what_they_show(gsm8k: Path, tmp_path: Path):
     splits = real_rows(gsm8k, tmp_path)
     assert (len(splits.training), len(splits.validation)) == (2124, 328)
