@@ -259,13 +259,16 @@ def main() -> None:
         for name, part in data["rules"][LAKE.name]["one look"].items()
         if part > RULE_BAR
     ]
+    if arguments.only in (None, DEMO_BAR.name, CALCULATOR.name):
+        code = _fingerprint(CALCULATOR.conf)
+        if arguments.fresh or data.get("untrained", {}).get("code") != code:
+            found = transfer.measure(CALCULATOR.conf, str(bench_trl.base_model()))
+            data["untrained"] = {"code": code, "transfer": found}
     for bar in SECTIONS:
         if arguments.only not in (None, bar.name):
             continue
         seeds = data.setdefault(bar.name, {})
         code = _fingerprint(bar.conf)
-        if bar is not LAKE and (arguments.fresh or data.get("untrained", {}).get("code") != code):
-            data["untrained"] = {"code": code, "transfer": transfer.measure(bar.conf, str(bench_trl.base_model()))}
         for seed in arguments.seeds:
             if arguments.fresh or seeds.get(str(seed), {}).get("code") != code:
                 seeds[str(seed)] = {"code": code, **run_seed(bar, seed)}

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from astune import AstuneConfig, Message, Task
 from astune.schema import start_in_thread
+from astune.scoring.math_answer import after_marker
 from astune.task_reader import TaskReaderHuggingFace
 from tutorial.example_math_agent.math_agent import ExampleMathLearn, FinalResult, solved
 
@@ -94,7 +95,7 @@ def program_of(answer: str) -> Program:
             values["first"] = _value(calculation, {})
             last = _Named(values).visit(last)
         printed = str(_value(last, values))
-        reference = Fraction(answer.rpartition("####")[2].strip().replace(",", ""))
+        reference = Fraction(after_marker(answer).replace(",", ""))
     except (SyntaxError, ValueError, ArithmeticError):
         raise NotWorked("a calculation or an answer that cannot be read") from None
     if before and "first" not in ast.unparse(last):
