@@ -7,6 +7,7 @@ first one `forks`, it is the template from which all others are forked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -117,9 +118,11 @@ class WorkerPool:
                     return worker
                 self._template = worker
             async with self._forking:
-                if not self._template.is_running:
-                    await self._template.end()
-                    self._template = await self._start_worker()
+                if self._template.is_running:
+                    with contextlib.suppress(OSError, WorkerLost):  # it may have died a moment ago
+                        return await self._template.fork()
+                await self._template.end()
+                self._template = await self._start_worker()
                 return await self._template.fork()
 
     def _refill(self) -> None:
