@@ -157,7 +157,8 @@ class AstuneConfig(StrictModel):
     """Seed of task order, sampling and environments."""
     deterministic: bool = False
     """Compute each request independently of its batch (batch invariance), so that two runs, or a killed and resumed
-    one, are bitwise identical; rollouts take about a third longer. A resume point then has 12 bytes per parameter
+    one, are bitwise identical. Models of the Llama family are then trained with the sampled log-probabilities to the
+    last bit, on a CPU with AVX512-BF16; on others rollouts take longer. A resume point then has 12 bytes per parameter
     instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
     models: dict[str, PolicyConfig] = Field(default_factory=dict)

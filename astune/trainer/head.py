@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astune.engine.local.grammar import Bits, forbid_others
-from astune.engine.local.softmax import exp_
+from astune.engine.local.softmax import exp_, row_sums
 from astune.trainer.loss import LossSums
 from astune.trainer.master_weights import add_up
 
@@ -98,6 +98,8 @@ class Head:
     temperature: float
     weight_grad_VD: Tensor | None = None
     bias_grad_V: Tensor | None = None
+    product: Callable[[Tensor], Tensor] | None = None
+    """Computes the logits in place of torch, whose last bits may be others."""
 
     @torch.no_grad()
     def logprobs(self, hidden_RD: Tensor, targets: Targets) -> Tensor:
@@ -166,12 +168,17 @@ class Head:
 
     def _logits(self, hidden_CD: Tensor, masks: RowMasks | None, buffer: Tensor | None = None) -> Tensor:
         """[C, V] in the compute dtype, before the temperature, within the rows' grammars."""
-        out = (
-            buffer[: len(hidden_CD)] if buffer is not None else hidden_CD.new_empty(len(hidden_CD), len(self.weight_VD))
-        )
-        torch.mm(hidden_CD, self.weight_VD.T, out=out)
-        if self.bias_V is not None:
-            out.add_(self.bias_V)
+        if self.product is not None:
+            out = self.product(hidden_CD)
+        else:
+            out = (
+                buffer[: len(hidden_CD)]
+                if buffer is not None
+                else hidden_CD.new_empty(len(hidden_CD), len(self.weight_VD))
+            )
+            torch.mm(hidden_CD, self.weight_VD.T, out=out)
+            if self.bias_V is not None:
+                out.add_(self.bias_V)
         if masks is not None:
             masks.apply(out, self._rows_per_block)
         return out
@@ -182,7 +189,7 @@ class Head:
         entropy: list[Tensor] = []
         for _, logits_BV in self._blocks(logits_CV, top_C):
             weight_BV = exp_(logits_BV.clone())
-            sum_B = weight_BV.sum(dim=-1)
+            sum_B = row_sums(weight_BV)
             lse.append(sum_B.log())
             entropy.append(lse[-1] - weight_BV.mul_(logits_BV).sum(dim=-1) / sum_B)
         return Softmax(logits_CV, top_C, torch.cat(lse), torch.cat(entropy))

@@ -65,6 +65,8 @@ class MasterWeights:
                 parameter.register_post_accumulate_grad_hook(self._collect)
             if parameter.dtype != dtype:
                 parameter.data = outside_heap(parameter.data.to(dtype))
+        self.version = 0
+        """Number of times that the weights have changed."""
         sum_embeddings_apart(module, self.gradient_of)
         self._optimizer: torch.optim.AdamW | None = None
 
@@ -162,6 +164,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def _publish(self) -> None:
+        self.version += 1
         for parameter, master in zip(self._compute, self._masters, strict=True):
             if parameter.data.data_ptr() != master.data_ptr():
                 parameter.data.copy_(master)

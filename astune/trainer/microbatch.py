@@ -21,7 +21,7 @@ from astune.trainer.attention_plan import AttentionPlan, plan_attention
 from astune.trainer.head import RowMasks, Targets
 from astune.trainer.loss import LossInputs
 from astune.trainer.samples import WeightedTimeline
-from astune.trainer.trie import build_rows, build_tree, common_prefix, tree_size
+from astune.trainer.trie import Ints, build_rows, build_tree, common_prefix, tree_size
 
 Layout = Literal["tree", "rows"]
 
@@ -36,6 +36,8 @@ class MicroBatch:
     token_ids_T: Tensor
     position_ids_T: Tensor
     plan: AttentionPlan
+    rows: Sequence[Ints]
+    """Places of each timeline's tokens in the layout."""
     row_R: Tensor
     targets: Targets
     inputs: LossInputs
@@ -81,6 +83,7 @@ def pack(
         token_ids_T=torch.from_numpy(tree.token_ids).to(device),
         position_ids_T=torch.from_numpy(tree.position_ids).to(device),
         plan=plan_attention(tree, device),
+        rows=tree.rows,
         row_R=torch.from_numpy(row_R).to(device),
         targets=Targets(
             row_E=torch.from_numpy(compact_E).to(device),

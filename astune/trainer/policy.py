@@ -56,6 +56,8 @@ class PolicyTrainer:
         self._needs_start = algorithm.learns_from == "preferences" or config.trainer.loss.kl_coef > 0
         if self._needs_start:
             model.keep_start()
+        if config.deterministic:
+            model.compute_as_engine()
         if config.trainer.loss.importance_cap is None:
             _log.warning(
                 "trainer.loss.importance_cap is null: tokens were sampled with slightly other probabilities than the "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer._probe import prepare
 from astune.trainer.attention import attending
 from astune.trainer.checkpoint import save_weights
+from astune.trainer.engine_forward import EngineForward, Within
 from astune.trainer.head import Head
 from astune.trainer.lora import (
     ALONE,
@@ -66,6 +67,7 @@ class PolicyModel:
         self.masters = MasterWeights(module, dtype, leaves=self._is_of_another_adapter)
         self.tokens_kept: int | None = None
         """Tokens of a micro-batch whose activations are kept; of a larger one most are computed again."""
+        self._engine_forward: EngineForward | None = None
         self._start: PolicyModel | None = None
         if device.type == "cpu":
             set_up_cpu_memory()
@@ -117,16 +119,24 @@ class PolicyModel:
     def _is_of_another_adapter(self, parameter: str) -> bool:
         return self.lora and ".lora_" in parameter and not of_adapter(parameter, self.adapter)
 
+    def compute_as_engine(self) -> bool:
+        """Compute log-probabilities by the in-process engine's operations from now on; returns whether that can be."""
+        self._engine_forward = EngineForward.of(self)
+        return self._engine_forward is not None
+
     def keep_start(self) -> None:
         """Remember the present weights for `start_logprobs`; adapters need no copy, they are switched off."""
-        if self.lora:
-            self._start = self
-            return
-        self._start = self.frozen()
+        self._start = self._by_itself() if self.lora else self.frozen()
+
+    def _by_itself(self) -> PolicyModel:
+        """The same model by its own operations alone."""
+        model = copy.copy(self)
+        model._engine_forward = None
+        return model
 
     def frozen(self, dtype: torch.dtype | None = None) -> PolicyModel:
         """A copy that computes with the present weights whatever becomes of these, in `dtype` where one is given."""
-        frozen = copy.copy(self)
+        frozen = self._by_itself()
         frozen.dtype = dtype or self.dtype
         frozen.module = copy.deepcopy(self.module).requires_grad_(False)
         use_fast_layers(frozen.module)  # those it copied still compute with this module's weights
@@ -140,10 +150,16 @@ class PolicyModel:
         if self.takes_trees:
             inputs["position_ids"] = batch.position_ids_T[None]
         within = partial(attending, batch.plan) if self.takes_trees else nullcontext
-        is_long = self.tokens_kept is not None and len(batch.token_ids_T) > self.tokens_kept
-        with within(), layers_recomputed(self.causal_lm, within) if is_long else Recomputing():
+        with within(), self._computing(batch, within):
             output = self.causal_lm.base_model(**inputs)
         return output.last_hidden_state[0].index_select(0, batch.row_R)
+
+    def _computing(self, batch: MicroBatch, within: Within) -> AbstractContextManager[Any]:
+        """Context in which layers compute, and keep what the backward pass needs."""
+        if self._engine_forward is not None:
+            return self._engine_forward.computing(batch, within)
+        is_long = self.tokens_kept is not None and len(batch.token_ids_T) > self.tokens_kept
+        return layers_recomputed(self.causal_lm, within) if is_long else Recomputing()
 
     def head(self, temperature: float) -> Head:
         linear = self._output_layer
@@ -153,6 +169,7 @@ class PolicyModel:
             temperature=temperature,
             weight_grad_VD=self.masters.gradient_of(linear.weight),
             bias_grad_V=self.masters.gradient_of(linear.bias) if linear.bias is not None else None,
+            product=self._engine_forward.logits if self._engine_forward is not None else None,
         )
 
     @torch.no_grad()

@@ -59,15 +59,20 @@ class Way(Protocol):
         ...
 
 
-class NextTokens:
-    """A token a segment, on a CPU: our own kernel reads every slot as far as it is used, and copies nothing."""
+class Tokens:
+    """Each token for itself, on a CPU: our own kernel reads every slot as far as it is seen, and copies nothing.
+
+    A token's numbers depend on how many it sees, and on nothing else of the segments.
+    """
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         self._attend = kernels(keys.dtype).attend
-        self._slots = torch.tensor([segment.slot for segment in segments])
-        self._lengths = torch.tensor([segment.length for segment in segments])
-        self._prefixes = torch.tensor([segment.prefix for segment in segments])
-        self._shared = torch.tensor([segment.shared for segment in segments])
+        new = torch.tensor([segment.new for segment in segments])
+        self._slots, self._prefixes, self._shared = (
+            torch.tensor(each).repeat_interleave(new)
+            for each in zip(*((one.slot, one.prefix, one.shared) for one in segments), strict=True)
+        )
+        self._lengths = torch.cat([torch.arange(one.past + 1, one.length + 1) for one in segments])
         self._scores = room_for_scores(max(segment.length for segment in segments))
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
@@ -222,17 +227,17 @@ class Apart:
 
 def way_of_each(segments: Sequence[Segment], keys: Tensor, values: Tensor, _: Rule) -> type[Way]:
     """The fastest way that computes each segment as if it were alone; all have one new token, or none has."""
-    return NextTokens if _takes_next_tokens(segments, keys, values) else Apart
+    return Tokens if _takes_tokens(keys, values) else Apart
 
 
-def _takes_next_tokens(segments: Sequence[Segment], keys: Tensor, values: Tensor) -> bool:
-    return segments[0].new == 1 and keys.device.type == "cpu" and can_attend(keys, values)
+def _takes_tokens(keys: Tensor, values: Tensor) -> bool:
+    return keys.device.type == "cpu" and can_attend(keys, values)
 
 
 def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
     """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
-    if _takes_next_tokens(segments, keys, values):
-        return NextTokens
+    if segments[0].new == 1 and _takes_tokens(keys, values):
+        return Tokens
     if rule.softcap is not None:
         return Group
     alone = len(segments) == 1 and (segments[0].new == 1 or _scores(segments) > _SCORES)

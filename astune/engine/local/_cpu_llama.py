@@ -7,7 +7,7 @@ compiled kernels. Everything else runs through `HfModel`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.engine.local._cpu_linear import Gate, Linear
-from astune.engine.local._kernels import kernels
+from astune.engine.local._kernels import can_attend_to, kernels
 from astune.engine.local._slots import LayerShape
 from astune.schema import EngineError
 
@@ -60,11 +60,26 @@ class _Columns(NamedTuple):
     first: int
 
 
-class CpuLlama:
-    """The decoder over packed weights. The transformers model it is built from is not kept."""
+class StoredBatch(Protocol):
+    """Batch of a layer: the places where its tokens' keys and values are stored, and its attention."""
 
-    def __init__(self, model: Any) -> None:
-        config = model.config
+    cache: Any
+    n_tokens: int
+    slots: Tensor
+    positions: Tensor
+
+    def attend_to_stored(self, layer: int, q_NHD: Tensor, rule: Rule, /) -> Tensor: ...
+
+
+class CpuLlama:
+    """The decoder over packed weights. The transformers model it is built from is not kept.
+
+    Args:
+        weights: by name, in place of the model's own.
+    """
+
+    def __init__(self, model: Any, weights: Mapping[str, Tensor] | None = None) -> None:
+        config, weights = model.config, weights or dict(model.named_parameters())
         self.vocab_size: int = config.vocab_size
         self._layers: int = config.num_hidden_layers
         self._heads: int = config.num_attention_heads
@@ -80,14 +95,15 @@ class CpuLlama:
         """Embeddings and norms by name."""
         self._linears: dict[str, Linear] = {}
         self._gates: dict[str, Gate] = {}
-        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self._shapes = {name: weight.shape for name, weight in weights.items()}
         self._tied = "lm_head.weight" not in self._shapes
         self._columns = {name: self._columns_of(names) for name, names in self._groups().values() if name != "lm_head"}
         self._adapters: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
         """Both factors by policy and layer, scaled."""
-        self.load(model.named_parameters())
+        self.load(weights.items())
         layers = (*self._linears.values(), *self._gates.values())
-        self.is_row_invariant = all(layer.is_row_invariant for layer in layers)
+        in_place = can_attend_to(self.layer_shapes, self._dtype)
+        self.is_row_invariant = in_place and all(layer.is_row_invariant for layer in layers)
 
     def load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         groups = self._groups()
@@ -145,18 +161,31 @@ class CpuLlama:
 
     def forward(self, batch: PackedBatch) -> Tensor:
         x = F.embedding(batch.input_ids, self._tensors["model.embed_tokens.weight"])
-        cos, sin = (
-            angle[0, :, : self._dim // 2].float().contiguous() for angle in self._rotary(x[None], batch.positions[None])
-        )
+        angles = self.angles(batch.positions)
         rows = AdapterRows(list(self._adapters), batch.policies, len(x)) if self._adapters else None
         for layer in range(self._layers):
-            x = self._layer(layer, x, (cos, sin), batch, rows)
-        x = self._norm("model.norm", x[batch.logit_rows])
-        return self._linears["lm_head"](x)
+            x = self.layer(layer, x, angles, batch, rows)
+        return self.logits(self.norm(x[batch.logit_rows]))
 
-    def _layer(
-        self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: PackedBatch, rows: AdapterRows | None
+    def angles(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [N, D / 2] in float32."""
+        like = self._tensors["model.norm.weight"]
+        cos, sin = (
+            angle[0, :, : self._dim // 2].float().contiguous() for angle in self._rotary(like, positions_N[None])
+        )
+        return cos, sin
+
+    def norm(self, x_NW: Tensor) -> Tensor:
+        """The last norm."""
+        return self._norm("model.norm", x_NW)
+
+    def logits(self, normed_NW: Tensor) -> Tensor:
+        return self._linears["lm_head"](normed_NW)
+
+    def layer(
+        self, layer: int, x: Tensor, angles: tuple[Tensor, Tensor], batch: StoredBatch, rows: AdapterRows | None = None
     ) -> Tensor:
+        """Compute a layer for x [rows, width]; keys and values are stored in the batch's cache."""
         linears, prefix = self._linears, f"model.layers.{layer}"
         hidden = self._norm(f"{prefix}.input_layernorm", x)
         qkv_NHD = linears[f"{layer}.qkv"](hidden, rows).view(len(x), -1, self._dim)[: batch.n_tokens]

@@ -13,11 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.local.softmax import exp_
+from astune.engine.local.softmax import blocks, cumulative, exp_
 from astune.schema import SamplingParams
-
-_BLOCK = 256
-"""The cumulative sum is taken over blocks of the vocabulary first, and then within one of them."""
 
 
 class Sampled(NamedTuple):
@@ -34,24 +31,21 @@ def random_stream(seed: int | None) -> random.Random:
 
 def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random.Random]) -> list[Sampled]:
     """A token a row; log-probabilities in float32 under the distribution that was sampled from."""
+    tempered_BV = logits_BV.float() - logits_BV.amax(dim=1, keepdim=True)
     temperatures = [p.temperature or 1.0 for p in params]
     if any(temperature != 1.0 for temperature in temperatures):
-        logits_BV = logits_BV.float() / torch.tensor(temperatures, device=logits_BV.device)[:, None]
+        tempered_BV /= torch.tensor(temperatures, device=logits_BV.device)[:, None]
     for row, p in enumerate(params):
         if p.truncates and p.temperature:
-            logits_BV[row] = _truncated(logits_BV[row].float(), p)
-    top_B1 = logits_BV.amax(dim=1, keepdim=True).float()
-    blocks = -(-logits_BV.shape[1] // _BLOCK)
-    padding = blocks * _BLOCK - logits_BV.shape[1]
-    weights_BV = exp_(logits_BV.to(torch.float32, copy=True).sub_(top_B1))
-    weights_BNM = (F.pad(weights_BV, (0, padding)) if padding else weights_BV).view(len(params), blocks, _BLOCK)
+            tempered_BV[row] = _truncated(tempered_BV[row], p)
+    weights_BNM = blocks(exp_(tempered_BV.clone()))
     draws_B = torch.tensor([stream.random() for stream in streams], dtype=torch.float64)
     tokens_B, total_B = _inverse_transform(weights_BNM, draws_B)
     greedy = [row for row, p in enumerate(params) if p.temperature == 0]
     if greedy:
-        tokens_B[greedy] = logits_BV[greedy].argmax(dim=1)
-    chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
-    logprobs_B = (chosen_B - top_B1[:, 0] - total_B.log()).clamp_(max=0.0)
+        tokens_B[greedy] = tempered_BV[greedy].argmax(dim=1)
+    chosen_B = tempered_BV.gather(1, tokens_B[:, None])[:, 0]
+    logprobs_B = (chosen_B - total_B.log()).clamp_(max=0.0)
     finite_B = torch.isfinite(total_B) & torch.isfinite(logprobs_B)
     rows = zip(tokens_B.tolist(), logprobs_B.tolist(), finite_B.tolist(), strict=True)
     return [Sampled(*row) for row in rows]
@@ -63,7 +57,7 @@ def _inverse_transform(weights_BNM: Tensor, draws_B: Tensor) -> tuple[Tensor, Te
     The few numbers that the look-up needs go to the CPU: not every accelerator has float64.
     """
     device = weights_BNM.device
-    sums_BN = weights_BNM.sum(dim=2).cpu().double().cumsum(1)
+    sums_BN = cumulative(weights_BNM)
     total_B = sums_BN[:, -1]
     block_B, rest_B = _locate(sums_BN, draws_B * total_B)
     rows_B = torch.arange(len(draws_B), device=device)

@@ -3,9 +3,10 @@
 One step packs the next token of every running request with pieces of the prompts that are new. It knows
 nothing of threads or event loops; `in_process` drives it from one worker thread.
 
-A batch-invariant scheduler computes prompts but for their last token apart from next tokens, each in packs of one size
-where the model's numbers depend on it, and takes over only what packs of prompts computed, in whole pieces. A
-completion is then a function of the weights, the prompt and its seed, whatever runs beside it or ran before.
+To a batch-invariant scheduler a completion is a function of the weights, the prompt and its seed, whatever runs beside
+it or ran before. Where a model computes every row as if it were alone, nothing has to be done for that. Elsewhere
+prompts but for their last token are computed apart from next tokens, both in packs of one size, and only what packs of
+prompts computed is taken over, in whole pieces.
 """
 
 from __future__ import annotations
@@ -99,9 +100,7 @@ class Scheduler:
         self._max_batch_size = max_batch_size
         self._device = device
         self._batch_invariant = batch_invariant
-        padded = batch_invariant and not model.is_row_invariant
-        self._prefill_rows = _INVARIANT_PREFILL_ROWS if padded else None
-        self._next_rows = min(_INVARIANT_NEXT_ROWS, max_batch_size) if padded else None
+        self._in_pieces = batch_invariant and not model.is_row_invariant
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.open_sessions: set[str] = set()
@@ -160,7 +159,7 @@ class Scheduler:
                 session=request.session,
                 open_sessions=self.open_sessions,
                 policy=policy,
-                reusable=self._reusable(len(prompt), prompt) if self._batch_invariant else None,
+                reusable=self._reusable(len(prompt), prompt) if self._in_pieces else None,
             )
             if slot is None:
                 deferred.extend(self.waiting[position:])
@@ -177,19 +176,19 @@ class Scheduler:
     def _reusable(self, tokens: int, prompt: array[int]) -> int:
         """Count the leading `tokens` of a prompt that can be reused; the last one is recomputed, for its logits."""
         most = min(tokens, len(prompt) - 1)
-        return most // PIECE_TOKENS * PIECE_TOKENS if self._batch_invariant else most
+        return most // PIECE_TOKENS * PIECE_TOKENS if self._in_pieces else most
 
     def step(self) -> None:
         """Compute something for each running request, and one token for each that has its prompt behind it."""
-        if not self._batch_invariant:
+        if not self._in_pieces:
             self._forward(sorted(self._plan(), key=lambda item: (len(item.tokens), item.request.params.policy)))
             return
         if prompts := self._plan_prompts():
-            self._forward(prompts, self._prefill_rows)
+            self._forward(prompts, _INVARIANT_PREFILL_ROWS)
         next_tokens = self._plan_next_tokens()
-        rows = self._next_rows or max(1, len(next_tokens))
+        rows = min(_INVARIANT_NEXT_ROWS, self._max_batch_size)
         for first in range(0, len(next_tokens), rows):
-            self._forward(next_tokens[first : first + rows], self._next_rows)
+            self._forward(next_tokens[first : first + rows], rows)
 
     def _forward(self, work: list[_Work], rows: int | None = None) -> None:
         """A forward pass; of exactly `rows` rows, if given."""
@@ -233,7 +232,7 @@ class Scheduler:
     def _plan_prompts(self) -> list[_Work]:
         """Prompts but for their last token, from the beginning of a piece to the end of one or of the prompt."""
         work: list[_Work] = []
-        room = self._prefill_rows or _PREFILL_TOKENS
+        room = _INVARIANT_PREFILL_ROWS
         for request in self.running:
             slot = _slot_of(request)
             done, end = len(slot.tokens), len(request.prompt) - 1
