@@ -31,12 +31,11 @@ Compute = Callable[[Tensor], Tensor]
 
 
 class EngineForward:
-    """The engine's decoder with the present weights of a model that is trained."""
+    """The engine's decoder, with the weights of the model that computes: the one that is trained, or as it started."""
 
     def __init__(self, model: PolicyModel) -> None:
-        self._model = model
         self._llama = CpuLlama(model.causal_lm, dict(model.named_tensors()))
-        self._version = model.masters.version
+        self._held: tuple[PolicyModel, int] | None = (model, model.masters.version)
 
     @classmethod
     def of(cls, model: PolicyModel) -> EngineForward | None:
@@ -50,20 +49,20 @@ class EngineForward:
         return found if found._llama.is_row_invariant else None
 
     @contextmanager
-    def computing(self, batch: MicroBatch, within: Within) -> Iterator[None]:
-        """Have the model's layers and last norm compute a micro-batch as the engine does, while this is entered.
+    def computing(self, model: PolicyModel, batch: MicroBatch, within: Within) -> Iterator[None]:
+        """Have a model's layers and last norm compute a micro-batch as the engine does, while this is entered.
 
         Args:
             within: what a layer's own computation needs to be in.
         """
-        llama = self._followed()
-        stored = _StoredTree(batch, llama.layer_shapes, self._model.dtype)
+        llama = self._with_weights_of(model)
+        stored = _StoredTree(batch, llama.layer_shapes, model.dtype)
         angles = llama.angles(batch.position_ids_T)
 
         def of_layer(number: int) -> Compute:
             return lambda x: llama.layer(number, x, angles, stored)
 
-        decoder = cast(Any, self._model.causal_lm).model
+        decoder = cast(Any, model.causal_lm).model
         ours = {layer: of_layer(number) for number, layer in enumerate(decoder.layers)} | {decoder.norm: llama.norm}
         before = {module: module.forward for module in ours}
         for module, compute in ours.items():
@@ -74,14 +73,16 @@ class EngineForward:
             for module, forward in before.items():
                 module.forward = forward
 
-    def logits(self, hidden_RD: Tensor) -> Tensor:
+    def logits(self, model: PolicyModel, hidden_RD: Tensor) -> Tensor:
         """[R, V] in the compute dtype."""
-        return self._followed().logits(hidden_RD)
+        return self._with_weights_of(model).logits(hidden_RD)
 
-    def _followed(self) -> CpuLlama:
-        if self._version != self._model.masters.version:
-            self._llama.load(self._model.named_tensors())
-            self._version = self._model.masters.version
+    def _with_weights_of(self, model: PolicyModel) -> CpuLlama:
+        wanted = model, model.masters.version
+        if self._held != wanted:
+            self._held = None  # until all of them are there
+            self._llama.load(model.named_tensors())
+            self._held = wanted
         return self._llama
 
 

@@ -109,7 +109,8 @@ def without_adapters(module: nn.Module) -> AbstractContextManager[None]:
 
 @torch.no_grad()
 def merged_tensors(module: nn.Module, name: str = ALONE) -> Iterator[tuple[str, Tensor]]:
-    """Every weight under the name it has without adapters, the adapters' contribution added in float32."""
+    """Every weight under the name it has without adapters, the adapters' contribution added in float32; nothing is
+    while they are switched off."""
     from peft.tuners.lora import LoraLayer
 
     base = cast(Any, module).get_base_model()
@@ -123,7 +124,7 @@ def merged_tensors(module: nn.Module, name: str = ALONE) -> Iterator[tuple[str, 
         plain = plain_name(own)
         if ".lora_" in own or plain in tied:
             continue
-        if plain in adapted:
+        if plain in adapted and not adapted[plain].disable_adapters:
             tensor = (tensor.float() + _contribution(adapted[plain], name)).to(tensor.dtype)
         yield plain, tensor
 

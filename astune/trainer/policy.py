@@ -54,10 +54,10 @@ class PolicyTrainer:
         self._version = 0
         self.fingerprints = Fingerprints(folder, max_tokens=config.rollout.max_model_len - 1)
         self._needs_start = algorithm.learns_from == "preferences" or config.trainer.loss.kl_coef > 0
-        if self._needs_start:
-            model.keep_start()
         if config.deterministic:
             model.compute_as_engine()
+        if self._needs_start:
+            model.keep_start()
         if config.trainer.loss.importance_cap is None:
             _log.warning(
                 "trainer.loss.importance_cap is null: tokens were sampled with slightly other probabilities than the "

@@ -125,18 +125,17 @@ class PolicyModel:
         return self._engine_forward is not None
 
     def keep_start(self) -> None:
-        """Remember the present weights for `start_logprobs`; adapters need no copy, they are switched off."""
-        self._start = self._by_itself() if self.lora else self.frozen()
-
-    def _by_itself(self) -> PolicyModel:
-        """The same model by its own operations alone."""
-        model = copy.copy(self)
-        model._engine_forward = None
-        return model
+        """Remember the present weights for `start_logprobs`, which computes as this model does now; adapters need no
+        copy, they are switched off."""
+        start = copy.copy(self) if self.lora else self.frozen()
+        start._engine_forward = self._engine_forward
+        self._start = start
 
     def frozen(self, dtype: torch.dtype | None = None) -> PolicyModel:
-        """A copy that computes with the present weights whatever becomes of these, in `dtype` where one is given."""
-        frozen = self._by_itself()
+        """A copy that computes with the present weights whatever becomes of these, by the model's own operations, in
+        `dtype` where one is given."""
+        frozen = copy.copy(self)
+        frozen._engine_forward = None
         frozen.dtype = dtype or self.dtype
         frozen.module = copy.deepcopy(self.module).requires_grad_(False)
         use_fast_layers(frozen.module)  # those it copied still compute with this module's weights
@@ -157,7 +156,7 @@ class PolicyModel:
     def _computing(self, batch: MicroBatch, within: Within) -> AbstractContextManager[Any]:
         """Context in which layers compute, and keep what the backward pass needs."""
         if self._engine_forward is not None:
-            return self._engine_forward.computing(batch, within)
+            return self._engine_forward.computing(self, batch, within)
         is_long = self.tokens_kept is not None and len(batch.token_ids_T) > self.tokens_kept
         return layers_recomputed(self.causal_lm, within) if is_long else Recomputing()
 
@@ -169,7 +168,7 @@ class PolicyModel:
             temperature=temperature,
             weight_grad_VD=self.masters.gradient_of(linear.weight),
             bias_grad_V=self.masters.gradient_of(linear.bias) if linear.bias is not None else None,
-            product=self._engine_forward.logits if self._engine_forward is not None else None,
+            product=partial(self._engine_forward.logits, self) if self._engine_forward is not None else None,
         )
 
     @torch.no_grad()
