@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -85,11 +86,12 @@ def test_impossible_tokens_are_never_drawn_even_at_the_ends():
     assert set(draws(logits, SamplingParams(1), 2000)) == {300, 301}
 
 
+@pytest.mark.parametrize("truncation", [{}, {"top_p": 0.9}, {"top_k": 5}])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_noticed(bad: float):
+def test_numbers_that_are_not_finite_are_noticed(bad: float, truncation: dict[str, Any]):
     logits = torch.zeros(2, 400)
     logits[1, 70] = bad
-    fine, broken = sample(logits, [SamplingParams(1)] * 2, [random_stream(0), random_stream(1)])
+    fine, broken = sample(logits, [SamplingParams(1, **truncation)] * 2, [random_stream(0), random_stream(1)])
     assert fine.finite
     assert not broken.finite
 

@@ -76,11 +76,14 @@ def _locate(cumulative_BN: Tensor, target_B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _truncated(logits_V: Tensor, params: SamplingParams) -> Tensor:
-    """Keep the `top_k` most likely tokens, and of those the fewest that hold `top_p` of the probability."""
+    """Keep the `top_k` most likely tokens, and of those the fewest that hold `top_p` of the probability.
+
+    Where these are not finite all are kept, so that it is noticed.
+    """
     values_V, order_V = logits_V.sort(descending=True)
     keep_V = torch.ones_like(values_V, dtype=torch.bool)
     if params.top_k:
         keep_V[params.top_k :] = False
     probabilities_V = values_V.masked_fill(~keep_V, float("-inf")).softmax(0)
-    keep_V &= probabilities_V.cumsum(0) - probabilities_V < params.top_p
+    keep_V &= ~(probabilities_V.cumsum(0) - probabilities_V >= params.top_p)
     return torch.full_like(logits_V, float("-inf")).index_copy_(0, order_V[keep_V], values_V[keep_V])
