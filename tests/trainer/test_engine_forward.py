@@ -27,9 +27,16 @@ pytestmark = pytest.mark.skipif(
 )
 LORA = {"rank": 4}
 MODELS = [
-    ("Llama", {"tie_word_embeddings": True, "hidden_size": 48, "head_dim": 16}, 1.0, {}),  # a width beside AMX's
-    ("Qwen2", {}, 0.7, {}),  # biases
-    ("Qwen3", {"head_dim": 32}, 1.3, {"lora": LORA}),  # norms of queries and keys
+    pytest.param(
+        "Llama",
+        {"tie_word_embeddings": True, "hidden_size": 48, "head_dim": 16},
+        1.0,
+        {},
+        id="a width that AMX does not take",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param("Qwen2", {}, 0.7, {}, id="biases", marks=pytest.mark.slow),
+    pytest.param("Qwen3", {"head_dim": 32}, 1.3, {"lora": LORA}, id="norms of queries and keys, adapters"),
 ]
 
 
