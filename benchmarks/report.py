@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from astune.runs.interval import wilson_interval
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -41,6 +43,12 @@ def describe(facts: dict[str, Any]) -> str:
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def success_rate(successes: float, n: float) -> str:
+    """A rate with its counts and its 95 % interval."""
+    low, high = wilson_interval(successes, n)
+    return f"{successes / n:.2f} ({successes:.0f} of {n:.0f}, {low:.2f} to {high:.2f})"
 
 
 def write_results(name: str, data: dict[str, Any], markdown: str) -> None:

@@ -1,11 +1,13 @@
-"""Makes a small valid world of AppWorld's: `python make_small_appworld.py FOLDER`, in AppWorld's own Python.
+"""Makes a small valid world of AppWorld's, in its own Python: `python make_small_appworld.py FOLDER [WORLD.json]`.
 
 Everything comes from the installed package's own models; nothing of it is part of the project, and it is made anew for
-each session of tests. There is one person, Joe Hill, with four notes. The tasks:
+each session of tests. Without a file there is one person, Joe Hill, with four notes. The tasks:
 
     travel_1      a question, which the tutorial's example solves (train)
     groceries_1   a note to be written; four tests, of which one passes for an agent that does nothing (train)
     music_1       a question (dev)
+
+A file holds other people and tasks, in the form of `WORLD`; a task's `person` is a place in the list of people.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PERSON = {
+JOE = {
     "first_name": "Joe",
     "last_name": "Hill",
     "email": "joe.hill@example.com",
     "phone_number": "5550100",
 }
-PASSWORD = "winter-12"
-NOTES = ("Travel budget", "Travel to Oslo", "Guitar strings", "Birthdays")
+TITLES = ("Travel budget", "Travel to Oslo", "Guitar strings", "Birthdays")
 NOW = "2023-05-08T09:00:00"
 
 QUESTION_TESTS = """
@@ -54,6 +55,7 @@ def evaluate(test, public_data, private_data, main_user, models, ground_truth_an
 TASKS = {
     "travel_1": {
         "split": "train",
+        "person": 0,
         "instruction": "How many notes about travel do I have in Simple Note?",
         "answer": 2,
         "code": QUESTION_TESTS,
@@ -61,6 +63,7 @@ TASKS = {
     },
     "groceries_1": {
         "split": "train",
+        "person": 0,
         "instruction": "Write a note titled Groceries in Simple Note that says milk.",
         "answer": None,
         "code": NOTE_TESTS,
@@ -73,15 +76,20 @@ TASKS = {
     },
     "music_1": {
         "split": "dev",
+        "person": 0,
         "instruction": "How many notes about music do I have in Simple Note?",
         "answer": 1,
         "code": QUESTION_TESTS,
         "tests": {"assert answers match.": "no_op_fail", "assert no model changed.": "no_op_pass"},
     },
 }
+WORLD = {
+    "people": [{**JOE, "password": "winter-12", "notes": {title: f"{title}: nothing yet" for title in TITLES}}],
+    "tasks": TASKS,
+}
 
 
-def main(root: Path) -> None:
+def main(root: Path, world: dict[str, Any]) -> None:
     data = root / "data"
     shutil.rmtree(data, ignore_errors=True)
     os.environ.update(APPWORLD_ROOT=str(root), APPWORLD_CACHE=str(root / ".cache"))
@@ -99,24 +107,22 @@ def main(root: Path) -> None:
     places = {"to_db_home_path": ":memory:base", "from_db_home_path": ":memory:base"}
     models = ModelCollection.load(**places, load_apps=apps, create_db=True)
     add_docs(models, docs)
-    add_person(models)
+    for person in world["people"]:
+        add_person(models, person)
+    active = add_active(models, world["people"][0])
     models.save(db_home_path=str(data / "base_dbs"), app_names=apps, delete_if_exists=True)
 
-    models.restart_db_tracker()  # what is different in a task is all that is saved of it
-    supervisor = models.supervisor.Supervisor(**PERSON, birthday="1990-01-01")
-    supervisor.save()
-    models.supervisor.AccountPassword(supervisor_id=supervisor.id, account_name="simple_note", password=PASSWORD).save()
-    active = models.supervisor.Task(supervisor_id=supervisor.id, instruction="?")
-    for task_id, task in TASKS.items():
-        active.instruction = task["instruction"]
-        active.save()
+    for task_id, task in world["tasks"].items():
         folder = data / "tasks" / task_id
+        models.restart_db_tracker()  # what is different in a task is all that is saved of it
+        set_active(active, world["people"][task["person"]], task["instruction"])
         models.save(db_home_path=str(folder / "dbs"), app_names=apps, delete_if_exists=True, format="changes")
-        specification = {"instruction": task["instruction"], "supervisor": PERSON, "datetime": NOW}
-        write(folder / "specs.json", {**specification, "db_version": DB_VERSION})
+        set_active(active, world["people"][0], "?")
+        specification = {"instruction": task["instruction"], "supervisor": profile_of(world["people"][task["person"]])}
+        write(folder / "specs.json", {**specification, "datetime": NOW, "db_version": DB_VERSION})
         write_reference(folder / "ground_truth", task)
-    for split in ("train", "dev"):
-        ids = [task_id for task_id, task in TASKS.items() if task["split"] == split]
+    for split in sorted({task["split"] for task in world["tasks"].values()}):
+        ids = [task_id for task_id, task in world["tasks"].items() if task["split"] == split]
         write(data / "datasets" / f"{split}.txt", "".join(f"{task_id}\n" for task_id in ids))
     write(data / "version.txt", DB_VERSION)
 
@@ -133,15 +139,41 @@ def add_docs(models: Any, docs: dict[str, dict[str, dict[str, Any]]]) -> None:
             models.api_docs.ApiDoc.save_all(rows)
 
 
-def add_person(models: Any) -> None:
+def add_person(models: Any, person: dict[str, Any]) -> None:
     from appworld.common.utils import import_factories_module
 
-    import_factories_module("admin").MainUserFactory.build(**PERSON).save()
-    name = {key: PERSON[key] for key in ("first_name", "last_name", "email")}
-    user = models.simple_note.User(**name, password=PASSWORD, verified=True)
+    import_factories_module("admin").MainUserFactory.build(**profile_of(person)).save()
+    name = {key: person[key] for key in ("first_name", "last_name", "email")}
+    user = models.simple_note.User(**name, password=person["password"], verified=True)
     user.save()
-    for title in NOTES:
-        models.simple_note.Note(user_id=user.id, title=title, content=f"{title}: nothing yet").save()
+    for title, content in person["notes"].items():
+        models.simple_note.Note(user_id=user.id, title=title, content=content).save()
+
+
+def add_active(models: Any, person: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The rows that say whose request is done: the person, their password, and the request."""
+    supervisor = models.supervisor.Supervisor(**profile_of(person), birthday="1990-01-01")
+    supervisor.save()
+    owned = {"supervisor_id": supervisor.id}
+    password = models.supervisor.AccountPassword(**owned, account_name="simple_note", password=person["password"])
+    password.save()
+    request = models.supervisor.Task(**owned, instruction="?")
+    request.save()
+    return supervisor, password, request
+
+
+def set_active(active: tuple[Any, Any, Any], person: dict[str, Any], instruction: str) -> None:
+    supervisor, password, request = active
+    for key, value in profile_of(person).items():
+        setattr(supervisor, key, value)
+    password.password = person["password"]
+    request.instruction = instruction
+    for row in active:
+        row.save()
+
+
+def profile_of(person: dict[str, Any]) -> dict[str, Any]:
+    return {key: person[key] for key in ("first_name", "last_name", "email", "phone_number")}
 
 
 def write_reference(folder: Path, task: dict[str, Any]) -> None:
@@ -162,4 +194,4 @@ def write(path: Path, content: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), json.loads(Path(sys.argv[2]).read_text()) if sys.argv[2:] else WORLD)
