@@ -2,9 +2,10 @@
 
 Keys and values go into the slot cache first; attention then reads each sequence's slot.
 
-A pack can be batch-invariant: every sequence attends alone, in pieces that begin at the same positions always, and a
-matrix product sums a row in the same order whatever the other rows hold, some (oneDNN's) only as long as their number
-stays the same. So a token's numbers are a function of its sequence, and of nothing that is computed beside it.
+A pack can be batch-invariant: every token attends alone, or where no kernel does that every sequence, in pieces that
+begin at the same positions always, and a matrix product sums a row in the same order whatever the other rows hold, some
+(oneDNN's) only as long as their number stays the same. So a token's numbers are a function of its sequence, and of
+nothing that is computed beside it.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def _padded(numbers: Sequence[int], rows: int | None) -> list[int]:
 
 
 def _pieces(segment: Segment) -> Iterator[Segment]:
-    """A segment that begins where a piece does, or is one token, in pieces."""
+    """A segment in pieces; where they attend as a whole it begins where one does, or is one token."""
     for start in range(segment.start, segment.end, PIECE_TOKENS):
         end = min(start + PIECE_TOKENS, segment.end)
         yield segment._replace(start=start, end=end, past=segment.past + start - segment.start)
