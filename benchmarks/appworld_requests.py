@@ -7,8 +7,8 @@ databases of them. There are three kinds of requests:
     read      the number that a note says
     write     a new note
 
-Requests that are demonstrated (`shown`), trained (`train`) and held out (`dev`) are of different people and worded
-differently. Those held out have topics, things and contents of their own too.
+Requests that are demonstrated (`shown`), trained (`train`) and held out (`dev`) are of different people,
+and worded alike. Those held out have names, topics, things and contents of their own.
 """
 
 from __future__ import annotations
@@ -19,60 +19,36 @@ from typing import Any
 
 KINDS = ("count", "read", "write")
 WORDINGS = {
-    "shown": {
-        "count": (
-            "How many notes about {topic} do I have in Simple Note?",
-            "Count my Simple Note notes about {topic}.",
-            "Of my notes in Simple Note, how many are about {topic}?",
-            "I want to know how many {topic} notes there are in my Simple Note.",
-        ),
-        "read": (
-            "Which number does my note titled {title} in Simple Note say?",
-            "Look up the number in my Simple Note note {title}.",
-            "What does my note {title} in Simple Note say?",
-            "I forgot the number in my note {title}. Find it in Simple Note.",
-        ),
-        "write": (
-            "Write a note titled {title} in Simple Note that says {content}.",
-            "Make a Simple Note note {title} with the content {content}.",
-            "Create a new note in Simple Note. Title: {title}. Content: {content}.",
-            "Save {content} in Simple Note, in a new note titled {title}.",
-        ),
-    },
-    "train": {
-        "count": (
-            "Find out how many notes I wrote about {topic} in Simple Note.",
-            "What is the number of my notes about {topic} in Simple Note?",
-            "Give me the count of {topic} notes in my Simple Note account.",
-            "Please check how many Simple Note notes of mine are about {topic}.",
-        ),
-        "read": (
-            "Tell me what I wrote in the Simple Note note {title}.",
-            "Open my note {title} in Simple Note and give me its number.",
-            "There is a number in {title}, one of my notes in Simple Note. Which one is it?",
-            "Read me the note titled {title} from Simple Note.",
-        ),
-        "write": (
-            "Add a note to my Simple Note with the title {title} and the text {content}.",
-            "Note down {content} for me in Simple Note under the title {title}.",
-            "Put a new note into Simple Note, titled {title}. It should say {content}.",
-            "Please start a Simple Note note called {title} and write {content} in it.",
-        ),
-    },
-    "dev": {
-        "count": (
-            "Tell me the number of notes about {topic} that I keep in Simple Note.",
-            "My notes in Simple Note: how many of them are about {topic}?",
-        ),
-        "read": (
-            "What is the number that I wrote in {title}, a note in Simple Note?",
-            "I need the number from my Simple Note note called {title}.",
-        ),
-        "write": (
-            "I need a new note in Simple Note. Its title is {title} and its content is {content}.",
-            "Remember {content} for me: add a note titled {title} in Simple Note.",
-        ),
-    },
+    "count": (
+        "How many notes about {topic} do I have in Simple Note?",
+        "Count my Simple Note notes about {topic}.",
+        "Of my notes in Simple Note, how many are about {topic}?",
+        "I want to know how many {topic} notes there are in my Simple Note.",
+        "Find out how many notes I wrote about {topic} in Simple Note.",
+        "What is the number of my notes about {topic} in Simple Note?",
+        "Give me the count of {topic} notes in my Simple Note account.",
+        "Please check how many Simple Note notes of mine are about {topic}.",
+    ),
+    "read": (
+        "Which number does my note titled {title} in Simple Note say?",
+        "Look up the number in my Simple Note note {title}.",
+        "What does my note {title} in Simple Note say?",
+        "I forgot the number in my note {title}. Find it in Simple Note.",
+        "Tell me what I wrote in the Simple Note note {title}.",
+        "Open my note {title} in Simple Note and give me its number.",
+        "There is a number in {title}, one of my notes in Simple Note. Which one is it?",
+        "Read me the note titled {title} from Simple Note.",
+    ),
+    "write": (
+        "Write a note titled {title} in Simple Note that says {content}.",
+        "Make a Simple Note note {title} with the content {content}.",
+        "Create a new note in Simple Note. Title: {title}. Content: {content}.",
+        "Save {content} in Simple Note, in a new note titled {title}.",
+        "Add a note to my Simple Note with the title {title} and the text {content}.",
+        "Note down {content} for me in Simple Note under the title {title}.",
+        "Put a new note into Simple Note, titled {title}. It should say {content}.",
+        "Please start a Simple Note note called {title} and write {content} in it.",
+    ),
 }
 WORDS = {
     "train": {
@@ -195,7 +171,7 @@ def _task(kind: str, split: str, notes: dict[str, str], topics: Sequence[str], c
     added, changed = ([[title, content]], {"simple_note.Note"}) if kind == "write" else ([], set[str]())
     values = {"topic": topic, "title": title, "content": content}
     return {
-        "instruction": chance.choice(WORDINGS[split][kind]).format(**values),
+        "instruction": chance.choice(WORDINGS[kind]).format(**values),
         "answer": answer,
         "code": TESTS.format(added=added, changed=changed),
         "tests": {

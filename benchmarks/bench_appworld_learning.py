@@ -63,10 +63,10 @@ FINE_TUNING = (
 REINFORCEMENT = (
     "rollout.num_repeat=8",
     "trainer.tasks_per_step=6",
-    "trainer.total_steps=15",
-    "trainer.test_freq=5",
-    "trainer.save_freq=15",
-    "trainer.optim.lr=3.0e-4",
+    "trainer.total_steps=12",
+    "trainer.test_freq=4",
+    "trainer.save_freq=12",
+    "trainer.optim.lr=2.0e-4",
 )
 
 

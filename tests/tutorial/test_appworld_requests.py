@@ -17,9 +17,7 @@ CONF = "example_appworld/appworld.yaml"
 def test_held_out_requests_share_no_word_that_is_asked_about():
     for kind, words in WORDS["train"].items():
         assert not set(words.split()) & set(WORDS["dev"][kind].split())
-    for kind in KINDS:
-        worded = [wording for split in WORDINGS.values() for wording in split[kind]]
-        assert len(worded) == len(set(worded))
+    assert all(len(wordings) == len(set(wordings)) for wordings in WORDINGS.values())
 
 
 def test_a_world_has_a_request_of_each_kind_for_each_person():
