@@ -168,20 +168,16 @@ class Head:
 
     def _logits(self, hidden_CD: Tensor, masks: RowMasks | None, buffer: Tensor | None = None) -> Tensor:
         """[C, V] in the compute dtype, before the temperature, within the rows' grammars."""
-        if self.product is not None:
-            out = self.product(hidden_CD)
-        else:
-            out = (
-                buffer[: len(hidden_CD)]
-                if buffer is not None
-                else hidden_CD.new_empty(len(hidden_CD), len(self.weight_VD))
-            )
-            torch.mm(hidden_CD, self.weight_VD.T, out=out)
-            if self.bias_V is not None:
-                out.add_(self.bias_V)
+        out = self._product(hidden_CD, buffer) if self.product is None else self.product(hidden_CD)
         if masks is not None:
             masks.apply(out, self._rows_per_block)
         return out
+
+    def _product(self, hidden_CD: Tensor, buffer: Tensor | None) -> Tensor:
+        rows = len(hidden_CD)
+        out = buffer[:rows] if buffer is not None else hidden_CD.new_empty(rows, len(self.weight_VD))
+        torch.mm(hidden_CD, self.weight_VD.T, out=out)
+        return out if self.bias_V is None else out.add_(self.bias_V)
 
     def _softmax(self, logits_CV: Tensor) -> Softmax:
         top_C = logits_CV.amax(dim=-1).to(torch.promote_types(logits_CV.dtype, torch.float32))

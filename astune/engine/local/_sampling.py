@@ -31,20 +31,21 @@ def random_stream(seed: int | None) -> random.Random:
 
 def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random.Random]) -> list[Sampled]:
     """A token a row; log-probabilities in float32 under the distribution that was sampled from."""
-    tempered_BV = logits_BV.float() - logits_BV.amax(dim=1, keepdim=True)
-    temperatures = [p.temperature or 1.0 for p in params]
-    if any(temperature != 1.0 for temperature in temperatures):
-        tempered_BV /= torch.tensor(temperatures, device=logits_BV.device)[:, None]
+    top_B1 = logits_BV.amax(dim=1, keepdim=True).float()
+    temperature_B = torch.tensor([p.temperature or 1.0 for p in params], device=logits_BV.device)
+    tempered_BV = logits_BV.to(torch.float32, copy=True).sub_(top_B1)
+    if any(p.temperature not in (0.0, 1.0) for p in params):
+        tempered_BV /= temperature_B[:, None]
     for row, p in enumerate(params):
         if p.truncates and p.temperature:
             tempered_BV[row] = _truncated(tempered_BV[row], p)
-    weights_BNM = blocks(exp_(tempered_BV.clone()))
+    weights_BNM = blocks(exp_(tempered_BV))
     draws_B = torch.tensor([stream.random() for stream in streams], dtype=torch.float64)
     tokens_B, total_B = _inverse_transform(weights_BNM, draws_B)
     greedy = [row for row, p in enumerate(params) if p.temperature == 0]
     if greedy:
-        tokens_B[greedy] = tempered_BV[greedy].argmax(dim=1)
-    chosen_B = tempered_BV.gather(1, tokens_B[:, None])[:, 0]
+        tokens_B[greedy] = logits_BV[greedy].argmax(dim=1)
+    chosen_B = (logits_BV.gather(1, tokens_B[:, None])[:, 0].float() - top_B1[:, 0]) / temperature_B
     logprobs_B = (chosen_B - total_B.log()).clamp_(max=0.0)
     finite_B = torch.isfinite(total_B) & torch.isfinite(logprobs_B)
     rows = zip(tokens_B.tolist(), logprobs_B.tolist(), finite_B.tolist(), strict=True)
