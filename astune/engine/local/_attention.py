@@ -67,12 +67,11 @@ class Tokens:
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         self._attend = kernels(keys.dtype).attend
-        new = torch.tensor([segment.new for segment in segments])
-        self._slots, self._prefixes, self._shared = (
-            torch.tensor(each).repeat_interleave(new)
-            for each in zip(*((one.slot, one.prefix, one.shared) for one in segments), strict=True)
-        )
-        self._lengths = torch.cat([torch.arange(one.past + 1, one.length + 1) for one in segments])
+        tokens = [(one, length) for one in segments for length in range(one.past + 1, one.length + 1)]
+        self._slots = torch.tensor([one.slot for one, _ in tokens])
+        self._lengths = torch.tensor([length for _, length in tokens])
+        self._prefixes = torch.tensor([one.prefix for one, _ in tokens])
+        self._shared = torch.tensor([one.shared for one, _ in tokens])
         self._scores = room_for_scores(max(segment.length for segment in segments))
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
