@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from astune.engine.local import _cpu_llama
-from astune.engine.local._attention import Rule
-from astune.engine.local._cpu_llama import CpuLlama
-from astune.engine.local._kernels import kernels, room_for_scores
-from astune.engine.local._slots import LayerShape
+from astune.engine.local import cpu_llama
+from astune.engine.local.attention import Rule
+from astune.engine.local.cpu_llama import CpuLlama
+from astune.engine.local.kernels import kernels, room_for_scores
+from astune.engine.local.slots import LayerShape
 from astune.trainer.lora import ALONE
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.trie import Ints
@@ -43,7 +43,7 @@ class EngineForward:
 
         One of several adapters is not merged into the engine's weights: its model computes by itself.
         """
-        if model.adapter != ALONE or model.dtype != torch.bfloat16 or not _cpu_llama.is_supported(model.causal_lm):
+        if model.adapter != ALONE or model.dtype != torch.bfloat16 or not cpu_llama.is_supported(model.causal_lm):
             return None
         found = cls(model)
         return found if found._llama.is_row_invariant else None

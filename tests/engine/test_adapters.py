@@ -20,8 +20,8 @@ from test_architectures import save_random
 from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine import InProcessEngine
 from astune.engine.adapters import Adapter, Factors, base_of, read_adapter, write_adapter
-from astune.engine.local._cpu_llama import CpuLlama
 from astune.engine.local._hf_model import HfModel
+from astune.engine.local.cpu_llama import CpuLlama
 from astune.schema import Completion, ConfigError, EngineError, SamplingParams
 
 POLICIES = ("wolf", "farmer", "")

@@ -11,8 +11,8 @@ import torch
 import transformers
 from engine_helpers import Weights, assert_exact, load, own_logprobs, transformers_model
 
-from astune.engine.local._cpu_llama import CpuLlama
 from astune.engine.local._hf_model import HfModel
+from astune.engine.local.cpu_llama import CpuLlama
 from astune.schema import Completion, EngineError, SamplingParams
 
 pytestmark = pytest.mark.slow

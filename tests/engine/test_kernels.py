@@ -14,10 +14,10 @@ from engine_helpers import assert_exact, load, transformers_model
 from torch import Tensor
 
 from astune.engine import compiled
-from astune.engine.local import _kernels
+from astune.engine.local import kernels as module
 from astune.engine.local._adapters import PolicyRows
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank, SeparateAdapters
-from astune.engine.local._kernels import are_available, can_attend, kernels, room_for_scores
+from astune.engine.local.kernels import are_available, can_attend, kernels, room_for_scores
 from astune.schema import SamplingParams
 
 PRECISION = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
@@ -166,9 +166,9 @@ def test_odd_heads_and_values_of_another_size_go_another_way() -> None:
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(compiled, "_COMPILER", "no-such-compiler")
-    _kernels._kernels.cache_clear()
+    module._kernels.cache_clear()
     yield
-    _kernels._kernels.cache_clear()
+    module._kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -186,27 +186,27 @@ async def test_without_a_compiler_the_engine_says_so_and_is_as_exact(
 def test_a_compiler_that_fails_is_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = tmp_path / "_kernels.c"
+    source = tmp_path / "kernels.c"
     source.write_text("this is not C")
-    monkeypatch.setattr(_kernels, "_SOURCE", source)
-    _kernels._kernels.cache_clear()
+    monkeypatch.setattr(module, "_SOURCE", source)
+    module._kernels.cache_clear()
     try:
         assert not are_available(torch.float32)
     finally:
-        _kernels._kernels.cache_clear()
+        module._kernels.cache_clear()
     assert "error:" in caplog.text
 
 
 def test_a_damaged_library_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTUNE_CACHE", str(tmp_path))
-    _kernels._kernels.cache_clear()
+    module._kernels.cache_clear()
     assert are_available(torch.float32)
     [library] = (tmp_path / "kernels").glob("*.so")
     library.unlink()  # the loaded one stays mapped
     library.write_bytes(b"not a library")
-    _kernels._kernels.cache_clear()
+    module._kernels.cache_clear()
     assert are_available(torch.float32)
-    _kernels._kernels.cache_clear()
+    module._kernels.cache_clear()
 
 
 async def test_sequences_that_outlive_a_crowd_go_on_exactly(tiny_folder: Path) -> None:

@@ -9,9 +9,9 @@ from itertools import takewhile
 import pytest
 import torch
 
-from astune.engine.local._attention import Alone, Group, Rule, Segment
 from astune.engine.local._prefixes import PrefixIndex, SlotIndex
-from astune.engine.local._slots import LayerShape, Slot, SlotCache
+from astune.engine.local.attention import Alone, Group, Rule, Segment
+from astune.engine.local.slots import LayerShape, Slot, SlotCache
 
 SHAPES = [LayerShape(2, 4, 4), LayerShape(1, 8, 4)]
 BEGINNINGS = [list(range(first, first + length)) for first, length in ((0, 130), (0, 90), (500, 70), (900, 20))]

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local._adapters import PolicyRows
-from astune.engine.local._attention import Rule, Segment, Way, parts_of, way_of, way_of_each
-from astune.engine.local._slots import PIECE_TOKENS, Slot, SlotCache
+from astune.engine.local.attention import Rule, Segment, Way, parts_of, way_of, way_of_each
+from astune.engine.local.slots import PIECE_TOKENS, Slot, SlotCache
 
 
 class PackedBatch:

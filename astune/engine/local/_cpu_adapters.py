@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local._adapters import PolicyRows
-from astune.engine.local._kernels import kernels
+from astune.engine.local.kernels import kernels
 
 _LANES = 16
 """The kernel takes ranks that are multiples of it."""

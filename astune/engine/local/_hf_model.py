@@ -19,10 +19,10 @@ from torch import Tensor
 
 from astune.engine.adapters import Adapter
 from astune.engine.local._adapters import Adapters, require_known
-from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
-from astune.engine.local._slots import LayerShape
+from astune.engine.local.attention import Rule
 from astune.engine.local.own_attention import without_gaps
+from astune.engine.local.slots import LayerShape
 from astune.engine.model_files import why_not_loaded
 from astune.schema import EngineError
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from astune.engine.local._slots import Slot, as_tokens, common_prefix
+from astune.engine.local.slots import Slot, as_tokens, common_prefix
 
 Item = TypeVar("Item")
 _Key = tuple[str, "array[int]"]

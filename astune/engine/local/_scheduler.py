@@ -24,8 +24,8 @@ from astune.engine.local._batch import PackedBatch
 from astune.engine.local._hf_model import TokenModel
 from astune.engine.local._prefixes import PrefixIndex, SlotIndex
 from astune.engine.local._sampling import Sampled, random_stream, sample
-from astune.engine.local._slots import PIECE_TOKENS, Slot, SlotCache
 from astune.engine.local.grammar import Bits, Matcher, forbid_others
+from astune.engine.local.slots import PIECE_TOKENS, Slot, SlotCache
 from astune.schema import Completion, EngineError, SamplingParams
 
 _PREFILL_TOKENS = 2048

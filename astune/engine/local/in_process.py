@@ -21,15 +21,15 @@ from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine.adapters import AdapterSource, initial_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.cpu_threads import end_idle_helpers
-from astune.engine.local import _cpu_llama
+from astune.engine.local import cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
-from astune.engine.local._kernels import can_attend_to
 from astune.engine.local._scheduler import Request, Scheduler
-from astune.engine.local._slots import SlotCache
 from astune.engine.local.allocator import give_back_freed_memory, set_up_cpu_memory
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.local.grammar import Grammars, Matcher
+from astune.engine.local.kernels import can_attend_to
+from astune.engine.local.slots import SlotCache
 from astune.schema import Completion, ConfigError, Constraint, EngineError, SamplingParams
 
 _SLOTS_A_REQUEST = 2
@@ -122,8 +122,8 @@ class InProcessEngine:
                 f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
                 hint=f"set rollout.max_model_len to {context} or less",
             )
-        supported = _cpu_llama.is_supported(transformers_model)
-        token_model = _cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
+        supported = cpu_llama.is_supported(transformers_model)
+        token_model = cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
         windowed = isinstance(token_model, HfModel) and token_model.windowed
         require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
         token_model.load_adapters(

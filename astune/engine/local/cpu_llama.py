@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.adapters import Adapter
-from astune.engine.local import _cpu_linear, _kernels
+from astune.engine.local import _cpu_linear
 from astune.engine.local._adapters import copied, require_known
-from astune.engine.local._attention import Rule
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.engine.local._cpu_linear import Gate, Linear
-from astune.engine.local._kernels import can_attend_to, kernels
-from astune.engine.local._slots import LayerShape
+from astune.engine.local.attention import Rule
+from astune.engine.local.kernels import are_available, can_attend_to, kernels
+from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
 
 _FAMILY = {"llama", "mistral", "qwen2", "qwen3"}
@@ -41,7 +41,7 @@ def is_supported(model: Any) -> bool:
     return (
         model.device.type == "cpu"
         and _cpu_linear.is_available(model.dtype)
-        and _kernels.are_available(model.dtype)
+        and are_available(model.dtype)
         and config.model_type in _FAMILY
         and config.hidden_act == "silu"
         and not windowed

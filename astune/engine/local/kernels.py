@@ -1,4 +1,4 @@
-"""`_kernels.c`, compiled where it runs: norms, rotary positions and the attention of next tokens on a CPU.
+"""`kernels.c`, compiled where it runs: norms, rotary positions and the attention of next tokens on a CPU.
 
 Between a layer's matrix products stand some fifty small operators, and for the few tokens of a decoding step
 starting them takes longer than what they compute. Where there is no gcc, torch's operators do the same.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from astune.engine.compiled import compiled
-from astune.engine.local._slots import LayerShape
+from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.local._kernels import can_attend, kernels, room_for_scores
+from astune.engine.local.kernels import can_attend, kernels, room_for_scores
 
 _COPY_COST = 2
 """Reading, writing and reading again: what attending to a copy costs, against attending in place."""
