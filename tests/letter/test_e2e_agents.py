@@ -86,9 +86,9 @@ class TestMathAgent:
         what = f"{line}\nof the documents, with the {agent} agent"
         table.add(what, seen, seconds, agentscope=agentscope)
 
-    def test_it_trains(self, agentscope, clone_of, tiny_model, compat, table: Table):
+    def test_it_trains(self, agentscope, clone_of, letter_model, compat, table: Table):
         clone = clone_of(agentscope)
-        conf = experiment(compat, "math_agent.yaml", clone.folder, model=tiny_model)
+        conf = experiment(compat, "math_agent.yaml", clone.folder, model=letter_model)
         line = f"python launcher.py --conf {conf.name} --set trainer.total_steps=1"
         done = clone.run(line, timeout_s=1800)
         assert done.status == 0, done.out
