@@ -61,12 +61,12 @@ FINE_TUNING = (
     "trainer.optim.lr=1.0e-3",
 )
 REINFORCEMENT = (
-    "rollout.num_repeat=8",
-    "trainer.tasks_per_step=6",
-    "trainer.total_steps=12",
-    "trainer.test_freq=4",
-    "trainer.save_freq=12",
-    "trainer.optim.lr=2.0e-4",
+    "rollout.num_repeat=4",
+    "trainer.tasks_per_step=12",
+    "trainer.total_steps=40",
+    "trainer.test_freq=10",
+    "trainer.save_freq=40",
+    "trainer.optim.lr=5.0e-4",
 )
 
 
