@@ -387,6 +387,7 @@ def test_the_memory_that_the_experiment_needs_is_estimated_for_each_backbone(doc
     assert "memory, local" not in doctor(*experiment, "--set", "model.path=./nowhere").found
 
 
+@pytest.mark.slow
 def test_a_key_is_looked_for_and_tried(doctor, tmp_path, monkeypatch):
     class Api(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -24,6 +24,7 @@ def run(tmp_path: Path) -> Path:
         return run.path
 
 
+@pytest.mark.slow
 def test_the_table_in_csv_has_every_number_and_empty_fields_for_what_a_row_does_not_have(run, tmp_path):
     done = astune(tmp_path, "export-metrics", str(run), "--to", "csv", "--out", "table.csv")
     assert "table.csv: 2 rows" in done

@@ -49,6 +49,7 @@ def foreign_run(folder: Path, mark: Path, reference: str, file: str) -> Path:
     ("reference", "file"),
     some([("{run}/backup/sources/j.py->Judge", "backup/sources/j.py"), ("judge.py->Judge", "judge.py")], 1),
 )
+@pytest.mark.slow
 def test_replay_does_not_import_the_judge_that_a_run_brings(tmp_path: Path, mark: Path, reference: str, file: str):
     run = foreign_run(tmp_path, mark, reference, file)
     told = astune(tmp_path, "replay", str(run), status=2)

@@ -206,6 +206,7 @@ def test_the_pictures_are_saved_beside_the_run(generated) -> None:
     assert sorted(entry.name for entry in (path / "plots").iterdir()) == ["report.svg", "reward.png"]
 
 
+@pytest.mark.slow
 def test_a_reference_curve_is_drawn_from_a_run(generated, tmp_path, capsys) -> None:
     pytest.importorskip("matplotlib")
     path, picture = generated(), tmp_path / "assets" / "curve.svg"
@@ -216,6 +217,7 @@ def test_a_reference_curve_is_drawn_from_a_run(generated, tmp_path, capsys) -> N
     assert "is not a run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_written_is_reported_all_the_same(generated, tmp_path) -> None:
     path = generated()
     (path / "plots").rmdir()

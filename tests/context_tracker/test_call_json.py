@@ -47,6 +47,7 @@ def is_never_taken_back(text: str) -> list[str]:
     indent=st.sampled_from([None, 1]),
     name_first=st.booleans(),
 )
+@pytest.mark.slow
 def test_arguments_are_settled_as_they_are_written(
     arguments: dict[str, Any], ascii_only: bool, indent: int | None, name_first: bool
 ) -> None:

@@ -88,6 +88,7 @@ def test_wrong_answers_are_other_answers() -> None:
     assert "0" not in wrong_answers("0", [])
 
 
+@pytest.mark.slow
 def test_the_reader_makes_tasks_once_and_trains_on_the_examples_too(tmp_path: Path, seeds: Path) -> None:
     conf = tmp_path / "exp.yaml"
     with answering(SumModel()) as server:

@@ -89,6 +89,7 @@ async def test_a_dead_worker_is_an_error_for_every_waiter(tiny: InProcessEngine,
         await tiny.generate(PROMPTS[0], SamplingParams(max_tokens=5), session="late")
 
 
+@pytest.mark.slow
 async def test_a_request_joins_a_running_batch_and_leaves_it_first(tiny: InProcessEngine):
     long = asyncio.create_task(tiny.generate(PROMPTS[0], SamplingParams(max_tokens=500), session="long"))
     await until(lambda: tiny.stats().running > 0)
@@ -129,6 +130,7 @@ async def test_tokens_of_cancelled_calls_are_counted(tiny: InProcessEngine):
     assert stats.running == stats.waiting == 0
 
 
+@pytest.mark.slow
 async def test_no_completion_mixes_two_versions(tiny: InProcessEngine, tiny_folder: Path):
     model, changed = transformers_model(tiny_folder), transformers_model(tiny_folder)
     for parameter in changed.parameters():

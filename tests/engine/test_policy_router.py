@@ -47,6 +47,7 @@ async def say(engine: PolicyRouter, policy: str) -> Completion:
     return await engine.generate(PROMPT, SamplingParams(max_tokens=8, seed=1, policy=policy), session=policy)
 
 
+@pytest.mark.slow
 async def test_each_policy_says_what_its_own_model_says(folders: dict[str, Path]) -> None:
     engine = load(folders)
     assert isinstance(engine, PolicyEngine)

@@ -39,6 +39,7 @@ def said(store: FeedbackStore, name: str, question: str, answer: str, rating: Ra
     store.rate(rating)
 
 
+@pytest.mark.slow
 def test_corrected_failures_become_new_tasks_and_accepted_answers_do_not(world: Path) -> None:
     problems = make_tasks("train", 9)
     store = FeedbackStore(world / "feedback.sqlite3")

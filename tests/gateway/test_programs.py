@@ -171,6 +171,7 @@ def test_what_a_program_leaves_in_its_folder_decides_nothing(renderer: Renderer,
     assert not Path(episode.judge_inputs["stdout"].split()[-1]).exists()
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Renderer, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     start = time.monotonic()

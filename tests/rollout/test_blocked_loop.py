@@ -72,6 +72,7 @@ def test_it_is_ended_where_it_stands_and_others_go_on(
     assert signal.getsignal(signal.SIGURG) is before
 
 
+@pytest.mark.slow
 def test_in_another_thread_it_is_named(
     stage: Callable[..., Stage], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_rewinding_a_run_moves_all_that_was_recorded_later_into_a_run_of_its_own
         assert episodes.read(recorded[0].episode_id).step == 3
 
 
+@pytest.mark.slow
 def test_a_cleaned_run_keeps_its_records_and_its_best_model_and_is_not_resumed(tmp_path, episode) -> None:
     run = RunDirectory.create(tmp_path, "x")
     with run.open_episodes() as episodes:

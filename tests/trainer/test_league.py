@@ -69,6 +69,7 @@ def engine_of(folder: Path, config: AstuneConfig) -> InProcessEngine:
     )
 
 
+@pytest.mark.slow
 async def test_an_earlier_version_answers_as_it_did_also_after_a_resume(small_folder: Path, tmp_path: Path) -> None:
     config = of(several(MODELS, deterministic=True), league=LeagueConfig(share=1, every=1, size=2))
     policies, engine = loaded(small_folder, config), engine_of(small_folder, config)

@@ -58,6 +58,7 @@ def test_tokens_are_counted_back_from_the_weights_that_are_trained() -> None:
     assert not any(name.startswith("versions_behind_1") for name in metrics)
 
 
+@pytest.mark.slow
 def test_a_step_measures_every_trained_token_once_with_the_version_that_sampled_it(small_folder: Path) -> None:
     """Whatever micro-batches and updates it is cut into."""
     batch = random_batch(5, n_groups=4)

@@ -156,6 +156,7 @@ def test_a_revision_is_another_where_an_answer_is_and_the_answers_own(tmp_path: 
         assert get(client, "revision", 404, run="", id="nobody")["hint"]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_from_a_checkpoint_tells_its_lines_again(tmp_path: Path):
     with writing(tmp_path) as run, serving(run.path) as client:
         with run.open_metrics() as metrics:
