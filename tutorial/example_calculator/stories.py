@@ -56,16 +56,19 @@ class StoryTaskReader(TaskReaderBase):
         return make_stories("validation", self.validation, seed=self.seed)
 
 
-def make_stories(split: Split, number: int, *, seed: int = 0) -> list[Task]:
-    """Return `number` different stories, of all kinds in turn; a longer list begins with the shorter."""
-    draw = random.Random(f"stories/{split}/{seed}")
+def make_stories(split: Split, number: int, *, seed: int = 0, wording: Wording | None = None) -> list[Task]:
+    """Return `number` different stories, of all kinds in turn; a longer list begins with the shorter.
+
+    Args:
+        split: whose numbers they have, and whose words where `wording` is None.
+    """
+    draw, told = random.Random(f"stories/{split}/{seed}"), wording or WORDINGS[split]
     return different_tasks(
-        f"story-{split}-{seed}", number, lambda index: _story(split, draw, KINDS[index % len(KINDS)])
+        f"story-{split}-{seed}", number, lambda index: _story(split, told, draw, KINDS[index % len(KINDS)])
     )
 
 
-def _story(split: Split, draw: random.Random, kind: Kind) -> dict[str, Any]:
-    wording = WORDINGS[split]
+def _story(split: Split, wording: Wording, draw: random.Random, kind: Kind) -> dict[str, Any]:
     b, a = sorted(draw.sample(numbers_of(split, 99), 2))
     name, other = draw.sample(wording.names, 2)
     one, two = draw.sample(draw.choice(wording.sorts), 2)
