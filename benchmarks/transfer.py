@@ -28,7 +28,7 @@ from benchmarks.own_runs import resolved
 from benchmarks.report import ROOT, markdown_table
 from tutorial.example_calculator.rules import counted_words, cue_words, part_solved
 from tutorial.example_calculator.stories import make_stories
-from tutorial.example_calculator.tasks import Split, make_tasks
+from tutorial.example_calculator.tasks import make_tasks
 
 FRESH, HELD_OUT, STORIES, OTHER_STORIES, GSM8K, GSM8K_SIGNS = (
     "fresh problems in sentences of training",
@@ -58,9 +58,9 @@ def measure(conf: Path, model: str) -> dict[str, Counts]:
 
 def task_sets() -> dict[str, list[Task]]:
     sets = {
-        FRESH: _unseen("train", 1000),
-        HELD_OUT: _unseen("validation", 96),
-        STORIES: make_stories("validation", NUMBER, seed=1),
+        FRESH: _unseen(make_tasks("train", 2 * NUMBER, seed=1), make_tasks("train", 1200)),
+        HELD_OUT: _unseen(make_tasks("validation", 2 * NUMBER, seed=1), make_tasks("validation", 96)),
+        STORIES: _unseen(make_stories("validation", 2 * NUMBER, seed=1), make_stories("validation", 96)),
         OTHER_STORIES: make_stories("validation", NUMBER, seed=2, wording=OTHERS),
     }
     if rows := gsm8k_rows():
@@ -69,10 +69,10 @@ def task_sets() -> dict[str, list[Task]]:
     return sets
 
 
-def _unseen(split: Split, used: int) -> list[Task]:
-    """Return NUMBER problems that are not among the `used` ones of a run; kinds stay balanced."""
-    seen = {task.main_query for task in make_tasks(split, used)}
-    return [task for task in make_tasks(split, 2 * NUMBER, seed=1) if task.main_query not in seen][:NUMBER]
+def _unseen(made: Sequence[Task], used: Sequence[Task]) -> list[Task]:
+    """Return NUMBER problems of `made` that are not among the `used` ones of a run; kinds stay balanced."""
+    seen = {task.main_query for task in used}
+    return [task for task in made if task.main_query not in seen][:NUMBER]
 
 
 def gsm8k_rows() -> list[Task]:
