@@ -38,6 +38,7 @@ FRESH, HELD_OUT, STORIES, OTHER_STORIES, GSM8K, GSM8K_SIGNS = (
     "GSM8K's test rows of one calculation",
     "those of them that add or subtract two numbers",
 )
+GENERATED = (FRESH, HELD_OUT, STORIES, OTHER_STORIES)
 NUMBER = 400
 RESAMPLES = 2000
 
@@ -48,7 +49,7 @@ Counts = dict[str, tuple[int, int]]
 def measure(conf: Path, model: str) -> dict[str, Counts]:
     """Run the tutorial's agent once on each problem of every set."""
     sets = task_sets()
-    tasks = [task for name in (FRESH, HELD_OUT, STORIES, OTHER_STORIES, GSM8K) for task in sets.get(name, [])]
+    tasks = [task for name in (*GENERATED, GSM8K) for task in sets.get(name, [])]
     config = resolved(conf, [f"astune.model.path={model}", "astune.trainer.validation.max_tasks=null"])
     parts = replace(load_parts(config, conf.parent), validation_tasks=tasks)
     groups = asyncio.run(evaluate(config, parts, NullObserver()))
@@ -102,8 +103,7 @@ def rules() -> dict[str, dict[str, float]]:
         "all words, counted in the training problems": counted_words(make_tasks("train", 1000)),
         "all words, counted in the training stories": counted_words(make_stories("train", 1000)),
     }
-    names = (FRESH, HELD_OUT, STORIES, OTHER_STORIES)
-    return {rule: {name: part_solved(sets[name], known[rule]) for name in names} for rule in known}
+    return {rule: {name: part_solved(sets[name], known[rule]) for name in GENERATED} for rule in known}
 
 
 def success(counts: Counts) -> tuple[float, float, float]:
@@ -129,7 +129,7 @@ def tables(before: dict[str, Counts], after: dict[str, dict[str, Counts]]) -> st
     ]
     parts = [markdown_table(("problems", "number", "untrained", *by_seed), rows)]
     parts.append("Intervals are 95 %, bootstrapped over templates.")
-    for name in (name for name in (HELD_OUT, STORIES, OTHER_STORIES) if name in names):
+    for name in (name for name in names if name in GENERATED and name != FRESH):
         hardest = sorted(
             before[name], key=lambda template: sum(after[seed][name].get(template, (0, 0))[0] for seed in seeds)
         )

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from astune.engine.local import cpu_llama
 from astune.engine.local.attention import Rule
-from astune.engine.local.cpu_llama import CpuLlama
+from astune.engine.local.cpu_llama import CpuLlama, is_supported
 from astune.engine.local.kernels import kernels, room_for_scores
 from astune.engine.local.slots import LayerShape
 from astune.trainer.lora import ALONE
@@ -43,7 +42,7 @@ class EngineForward:
 
         One of several adapters is not merged into the engine's weights: its model computes by itself.
         """
-        if model.adapter != ALONE or model.dtype != torch.bfloat16 or not cpu_llama.is_supported(model.causal_lm):
+        if model.adapter != ALONE or model.dtype != torch.bfloat16 or not is_supported(model.causal_lm):
             return None
         found = cls(model)
         return found if found._llama.is_row_invariant else None

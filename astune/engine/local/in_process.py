@@ -21,11 +21,11 @@ from astune.config.schema import EngineConfig, ModelConfig
 from astune.engine.adapters import AdapterSource, initial_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.cpu_threads import end_idle_helpers
-from astune.engine.local import cpu_llama
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
 from astune.engine.local._scheduler import Request, Scheduler
 from astune.engine.local.allocator import give_back_freed_memory, set_up_cpu_memory
 from astune.engine.local.context_bounds import require_within_bounds
+from astune.engine.local.cpu_llama import CpuLlama, is_supported
 from astune.engine.local.device import pick_device, pick_dtype
 from astune.engine.local.grammar import Grammars, Matcher
 from astune.engine.local.kernels import can_attend_to
@@ -122,8 +122,7 @@ class InProcessEngine:
                 f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
                 hint=f"set rollout.max_model_len to {context} or less",
             )
-        supported = cpu_llama.is_supported(transformers_model)
-        token_model = cpu_llama.CpuLlama(transformers_model) if supported else HfModel(transformers_model)
+        token_model = (CpuLlama if is_supported(transformers_model) else HfModel)(transformers_model)
         windowed = isinstance(token_model, HfModel) and token_model.windowed
         require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
         token_model.load_adapters(
