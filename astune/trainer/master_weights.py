@@ -153,14 +153,13 @@ class MasterWeights:
             self._place_moments(self._optimizer)
         return self._optimizer
 
-    @torch.no_grad()
     def _place_moments(self, optimizer: torch.optim.AdamW) -> None:
-        """Have the moments outside the heap, with the values that they have so far."""
+        """Have the moments, zeros, outside the heap."""
         for name in _MOMENTS:
             for master, moment in zip(self._masters, zeros_like(self._masters), strict=True):
                 state = optimizer.state[master]
                 state.setdefault("step", torch.zeros((), dtype=torch.float32, device=master.device))
-                state[name] = moment.copy_(state[name]) if name in state else moment
+                state[name] = moment
 
     @torch.no_grad()
     def _publish(self) -> None:
@@ -197,7 +196,10 @@ class MasterWeights:
         for name, master in zip(self._names, self._masters, strict=True):
             master.copy_(saved[name])
         optimizer = self._optimizer_for(optim)
-        optimizer.load_state_dict(state["optimizer"])
-        self._place_moments(optimizer)
+        for group, saved_group in zip(optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+            group.update({key: value for key, value in saved_group.items() if key != "params"})
+        for number, saved_state in state["optimizer"]["state"].items():
+            for name, value in saved_state.items():
+                optimizer.state[self._masters[number]][name].copy_(value)
         self.clear_gradients()
         self._publish()

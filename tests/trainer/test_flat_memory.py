@@ -57,3 +57,21 @@ def test_moments_that_were_loaded_are_those_that_were_saved() -> None:
     trained_once(other, resumed)
     assert torch.equal(other.weight, linear.weight)
     assert not torch.equal(other.weight, first)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["as they are", "rounded to bfloat16"])
+def test_moments_are_loaded_into_those_that_are_there(exact: bool) -> None:
+    linear, other = nn.Linear(256, 256), nn.Linear(256, 256)
+    masters, resumed = MasterWeights(linear, torch.float32), MasterWeights(other, torch.float32)
+    trained_once(linear, masters)
+    there = moments(resumed)
+    resumed.load_state_dict(copy.deepcopy(masters.state_dict(OptimConfig(), exact=exact)), OptimConfig())
+    for before, after, saved in zip(there, moments(resumed), moments(masters), strict=True):
+        assert after.data_ptr() == before.data_ptr(), "a second copy is memory that the run itself never takes"
+        assert torch.equal(after, saved if exact else saved.bfloat16().float())
+        assert saved.any()
+
+
+def moments(masters: MasterWeights) -> list[torch.Tensor]:
+    each = masters.state_dict(OptimConfig())["optimizer"]["state"].values()
+    return [state[name] for state in each for name in ("exp_avg", "exp_avg_sq")]
