@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from astune.config.schema import LoraConfig
 from astune.engine.adapters import Adapter, Factors
 from astune.schema import ConfigError, TrainerError
+from astune.trainer._adapted_linear import use_adapted_linear
 
 ALONE = "default"
 """The name of the adapter where there is one."""
@@ -43,8 +44,10 @@ def add_adapters(module: nn.Module, config: LoraConfig, *, seed: int, name: str 
         torch.manual_seed(seed)
         if several:
             module.add_adapter(name, adapters)
-            return module.eval()
-        return peft.get_peft_model(cast(Any, module), adapters, adapter_name=name).eval()
+        else:
+            module = peft.get_peft_model(cast(Any, module), adapters, adapter_name=name)
+    use_adapted_linear(module)
+    return module.eval()
 
 
 def inner_name(policy: str) -> str:

@@ -113,12 +113,14 @@ def test_activations_are_those_that_the_backward_pass_keeps(folder: Path, monkey
     assert sum(kept.values()) == pytest.approx(n_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize("dtype", some(["bfloat16", "float32"], 1))
+@pytest.mark.parametrize(("dtype", "rank"), some([("bfloat16", 0), ("bfloat16", 8), ("float32", 0)], 2))
 def test_what_is_computed_again_changes_no_bit_of_the_gradient(
-    dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, rank: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    settings = ModelConfig.model_validate({"device": "cpu", "dtype": dtype, "lora": {"rank": rank}})
+
     def gradients() -> dict[str, Tensor]:
-        model = PolicyModel.load(folder, ModelConfig.model_validate({"device": "cpu", "dtype": dtype}), seed=0)
+        model = PolicyModel.load(folder, settings, seed=0)
         batch = small_batch(model)
         hidden_RD = model.hidden(batch)
         hidden_RD.backward(torch.ones_like(hidden_RD))
