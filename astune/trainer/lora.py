@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from astune.config.schema import LoraConfig
 from astune.engine.adapters import Adapter, Factors
 from astune.schema import ConfigError, TrainerError
-from astune.trainer._adapted_linear import use_adapted_linear
+from astune.trainer.adapted_linear import use_adapted_linear
 
 ALONE = "default"
 """The name of the adapter where there is one."""

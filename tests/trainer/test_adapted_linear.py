@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from astune.config.schema import LoraConfig
+from astune.trainer.adapted_linear import use_adapted_linear
 from astune.trainer.lora import activate, add_adapters, without_adapters
 
 T, D, E = 50, 24, 40
@@ -143,8 +144,6 @@ def test_what_is_more_than_one_plain_adapter_stays_pefts() -> None:
 
 
 def test_adapters_of_another_kind_stay_pefts() -> None:
-    from astune.trainer._adapted_linear import use_adapted_linear
-
     plain: dict[str, Any] = {"r": 4, "target_modules": ["layer"]}
     others: list[dict[str, Any]] = [{"use_dora": True}, {"lora_bias": True}, {"lora_dropout": 0.5}]
     for more in others:
