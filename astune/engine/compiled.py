@@ -67,6 +67,11 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S).stdout
 
 
+def is_x86() -> bool:
+    """Whether this is the kind of processor that the sources were measured on."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def processor() -> str:
     """Return the processor's feature flags."""
     try:

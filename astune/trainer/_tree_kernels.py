@@ -1,4 +1,4 @@
-"""`_tree_kernels.c`, compiled where it runs: tree attention in bfloat16 on a CPU that multiplies it (AVX512-BF16).
+"""`_tree_kernels.c`, compiled where it runs: tree attention on a CPU, in float32, or bfloat16 where it multiplies that.
 
 Matrix products of torch write every score to memory and read it some twelve times, forward and backward; here scores
 stay in the cache, and keys are read where they lie. Elsewhere the batches of `attention_plan.py` do the same.
@@ -14,14 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled, processor
+from astune.engine.compiled import compiled, is_x86, processor
 from astune.trainer.attention_plan import AttentionPlan
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_DIM = 64
+_DIM = 32
 """Head dimensions are multiples of it."""
+_ROWS = 64
+"""Queries taken together."""
+_TYPES = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
 _SIGNATURES = {
-    "attend": [c_void_p] * 8 + [c_int64] * 8 + [c_float],
+    "attend": [c_void_p] * 8 + [c_int64] * 7 + [c_float],
     "attend_backward": [c_void_p] * 12 + [c_int64] * 7 + [c_float],
 }
 
@@ -29,19 +32,20 @@ _SIGNATURES = {
 def kernels_for(query: Tensor, value: Tensor) -> TreeKernels | None:
     """The compiled functions, where they serve tensors of this kind and can be had."""
     fits = query.shape[-1] == value.shape[-1] and query.shape[-1] % _DIM == 0
-    return _kernels() if fits and query.device.type == "cpu" and query.dtype == torch.bfloat16 else None
+    return _kernels(query.dtype) if fits and query.device.type == "cpu" else None
 
 
 @cache
-def _kernels() -> TreeKernels | None:
-    if "avx512_bf16" not in processor():
+def _kernels(dtype: torch.dtype) -> TreeKernels | None:
+    multiplied = dtype in _TYPES and (dtype != torch.bfloat16 or "avx512_bf16" in processor())
+    if not multiplied or not is_x86():
         return None
-    functions = compiled(_SOURCE, doing="training")
+    functions = compiled(_SOURCE, *_TYPES[dtype], doing="training")
     return None if functions is None else TreeKernels(functions)
 
 
 class TreeKernels:
-    """query [H, T, G, D], key and value [H, T, D], all contiguous; see the source for what is computed."""
+    """query [T, H, G, D], key and value [T, H, D], all contiguous; see the source for what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
         for name, arguments in _SIGNATURES.items():
@@ -53,15 +57,15 @@ class TreeKernels:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """-> [H, T, G, D], and the logarithms to the base 2 of the softmax's sums [H, T, G]."""
-        heads, tokens, group, dim = query.shape
-        tiles = plan.tiles(group, FORWARD_ROWS)
-        out, log2_sums = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+        """-> [T, H, G, D], and the logarithms to the base 2 of the softmax's sums [H, T, G]."""
+        tokens, heads, group, dim = query.shape
+        tiles = plan.tiles(group, _ROWS)
+        out, log2_sums = torch.empty_like(query), query.new_empty(heads, tokens, group, dtype=torch.float32)
         self._attend(
             *_addresses(query, key, value, out, log2_sums),
             *_addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
             *(len(tiles.tile_N3), heads, tokens, group, dim),
-            *(tiles.tokens * group, tiles.width, torch.get_num_threads()),
+            *(tiles.tokens * group, torch.get_num_threads()),
             scale,
         )
         return out, log2_sums
@@ -78,9 +82,9 @@ class TreeKernels:
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, key and value."""
-        heads, tokens, group, dim = query.shape
+        tokens, heads, group, dim = query.shape
         grad_out = grad_out.contiguous()
-        tiles = plan.tiles(group, BACKWARD_ROWS)
+        tiles = plan.tiles(group, _ROWS)
         grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         self._attend_backward(
             *_addresses(query, key, value, out, grad_out, log2_sums, *grads),
@@ -90,10 +94,6 @@ class TreeKernels:
             scale,
         )
         return grads
-
-
-FORWARD_ROWS, BACKWARD_ROWS = 24, 48
-"""Queries taken together: whole rows of 24 queries' scores, and parts of 48 queries', stay in a core's cache."""
 
 
 def _addresses(*tensors: Tensor) -> list[int]:

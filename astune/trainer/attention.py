@@ -37,7 +37,7 @@ def attending(plan: AttentionPlan) -> Iterator[None]:
 
 
 class _Tiled(torch.autograd.Function):
-    """The same as `_Batched`, by the compiled kernels."""
+    """The same as `_Batched` by the compiled kernels, tokens first: query [T, H, G, D], key and value [T, H, D]."""
 
     @staticmethod
     def forward(
@@ -168,11 +168,16 @@ def tree_attention(
         return flex(query, key, value, block_mask=plan.block_mask, scale=scale, enable_gqa=grouped).transpose(
             1, 2
         ), None
-    query_HTGD = query[0].unflatten(0, (n_key_heads, -1)).transpose(1, 2).contiguous()
-    inputs = query_HTGD, key[0].contiguous(), value[0].contiguous(), scale, plan
+    query_THGD = query[0].transpose(0, 1).unflatten(1, (n_key_heads, -1))
+    key_THD, value_THD = (tensor[0].transpose(0, 1) for tensor in (key, value))
     kernels = kernels_for(query, value)
-    out_HTGD = cast(Tensor, _Batched.apply(*inputs) if kernels is None else _Tiled.apply(*inputs, kernels))
-    return out_HTGD.transpose(0, 1).flatten(1, 2)[None], None
+    if kernels is not None:  # a model's tensors lie in memory with tokens first, so that nothing is copied
+        tensors = query_THGD.contiguous(), key_THD.contiguous(), value_THD.contiguous()
+        out_THGD = cast(Tensor, _Tiled.apply(*tensors, scale, plan, kernels))
+    else:
+        tensors = (tensor.transpose(0, 1).contiguous() for tensor in (query_THGD, key_THD, value_THD))
+        out_THGD = cast(Tensor, _Batched.apply(*tensors, scale, plan)).transpose(0, 1)
+    return out_THGD.flatten(1, 2)[None], None
 
 
 AttentionInterface.register(TREE_ATTENTION, tree_attention)

@@ -22,8 +22,6 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from astune.trainer.trie import Ints, PrefixTree, Segment
 
-LANES = 16
-"""Tokens that the kernels read together."""
 BLOCK = 128
 """Tokens of a side of FlexAttention's blocks, of which a kernel skips those that are masked as a whole."""
 
@@ -68,14 +66,13 @@ class Tiles:
     """N tiles (first token, end, segment) of at most `tokens` tokens of one segment each.
 
     Segment s sees the ranges [from, to) of the layout `range_R2[first_range[s]:first_range[s + 1]]`, each token as
-    far as they do not lie behind it. `width` bounds the tokens that one sees, each range counted in whole sixteens.
+    far as they do not lie behind it.
     """
 
     tile_N3: Tensor
     first_range: Tensor
     range_R2: Tensor
     tokens: int
-    width: int
 
 
 class AttentionPlan:
@@ -135,7 +132,6 @@ def _tiles(segments: Sequence[Segment], tokens: int) -> Tiles:
         first_range=torch.tensor([0, *accumulate(map(len, seen))]),
         range_R2=torch.tensor([pair for ranges in seen for pair in ranges]),
         tokens=tokens,
-        width=max(sum(-(-to // LANES) * LANES - start // LANES * LANES for start, to in ranges) for ranges in seen),
     )
 
 

@@ -6,7 +6,6 @@ private oneDNN operators. What follows a product (an activation, a residual, a g
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astune.engine.compiled import is_x86
 from astune.engine.local import _products
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank, SeparateAdapters
 from astune.engine.local._products import GatedProduct, PackedProduct
@@ -56,9 +56,8 @@ def takes_bfloat16() -> bool:
 
 def is_available(dtype: torch.dtype) -> bool:
     """Whether this build of torch has the operators, on the kind of CPU that they were measured on."""
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
     built = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return x86 and built and (dtype != torch.bfloat16 or takes_bfloat16())
+    return is_x86() and built and (dtype != torch.bfloat16 or takes_bfloat16())
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:

@@ -7,7 +7,6 @@ starting them takes longer than what they compute. Where there is no gcc, torch'
 from __future__ import annotations
 
 import ctypes
-import platform
 from collections.abc import Iterable
 from ctypes import c_float, c_int64, c_void_p
 from functools import cache
@@ -16,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled
+from astune.engine.compiled import compiled, is_x86
 from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
 
@@ -53,7 +52,7 @@ def are_available(dtype: torch.dtype) -> bool:
 
 @cache
 def _kernels(dtype: torch.dtype) -> Kernels | None:
-    if platform.machine().lower() not in ("x86_64", "amd64") or dtype not in _TYPES:
+    if not is_x86() or dtype not in _TYPES:
         return None
     functions = compiled(_SOURCE, *_TYPES[dtype], doing="sampling", library=ctypes.PyDLL)
     return None if functions is None else Kernels(functions)
