@@ -1,9 +1,9 @@
-/* Root-mean-square norm and gated SiLU of a training step on a CPU, forward and backward: each reads and writes memory
-   once.
+/* Root-mean-square norm, gated SiLU and rotary positions of a training step on a CPU, forward and backward: each reads
+   and writes memory once.
 
    Compiled by _layer_kernels.py, which holds the signatures once more, with Element float or bfloat16. Numbers are
    computed in float32 and rounded where torch's operators round them, each by one thread in one order, whatever the
-   number of threads. Layouts are row-major. */
+   number of threads. Layouts are row-major but where strides are given. */
 
 #include <math.h>
 #include <stdint.h>
@@ -134,6 +134,28 @@ void gated_silu_backward(const Element *restrict gate, const Element *restrict u
             const float x = widened(gate[i]), given = widened(grad[i]), sigmoid = 1.0f / (1.0f + exponential(-x));
             grad_up[i] = rounded(given * widened(rounded(x * sigmoid)));
             grad_gate[i] = rounded(widened(rounded(given * widened(up[i]))) * sigmoid * (1.0f + x * (1.0f - sigmoid)));
+        }
+    }
+}
+
+/* out = x * cos + rotated(x) * sin for x and out [tokens, heads, dim] of any strides, cos and sin [tokens, dim]; rotated
+   are the halves of a head exchanged, the first one negative. */
+void turn(const Element *restrict x, int64_t x_token, int64_t x_head, const Element *restrict cos,
+          const Element *restrict sin, Element *restrict out, int64_t out_token, int64_t out_head, int64_t tokens,
+          int64_t heads, int64_t dim, int64_t threads) {
+    const int64_t half = dim / 2;
+#pragma omp parallel for if (tokens * heads * dim > FEW) num_threads(threads) schedule(static)
+    for (int64_t token = 0; token < tokens; token++) {
+        const Element *restrict c = cos + token * dim, *restrict s = sin + token * dim;
+        for (int64_t head = 0; head < heads; head++) {
+            const Element *restrict from = x + token * x_token + head * x_head;
+            Element *restrict to = out + token * out_token + head * out_head;
+#pragma omp simd
+            for (int64_t i = 0; i < half; i++) {
+                const float a = widened(from[i]), b = widened(from[i + half]);
+                to[i] = rounded(a * widened(c[i]) - b * widened(s[i]));
+                to[i + half] = rounded(b * widened(c[i + half]) + a * widened(s[i + half]));
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
-"""`_layer_kernels.c`, compiled where it runs: root-mean-square norm and gated SiLU of a training step on a CPU.
+"""`_layer_kernels.c`, compiled where it runs: norms, gated SiLUs and rotary positions of a training step on a CPU.
 
-The operators of torch, a block at a time, are `_layer_blocks.py`: the same functions, for other devices and dtypes.
+For other devices and dtypes `_layer_blocks.py` has the first two by torch's operators, a block at a time, and models
+their own rotary positions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SIGNATURES = {
     "norm_backward": [c_void_p] * 6 + [c_int64] * 4,
     "gated_silu": [c_void_p] * 3 + [c_int64] * 2,
     "gated_silu_backward": [c_void_p] * 5 + [c_int64] * 2,
+    "turn": [c_void_p, c_int64, c_int64] + [c_void_p] * 3 + [c_int64] * 6,
 }
 
 
@@ -94,6 +96,14 @@ class LayerKernels:
         grads = torch.empty_like(gate), torch.empty_like(up)
         self._functions.gated_silu_backward(*_addresses(gate, up, grad, *grads), gate.numel(), torch.get_num_threads())
         return grads
+
+    def turn(self, x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor, out_THD: Tensor) -> None:
+        """Write `x_THD`, turned by the angles of its positions, to `out_THD`; heads are contiguous in both."""
+        cos_TD, sin_TD = cos_TD.contiguous(), sin_TD.contiguous()
+        self._functions.turn(
+            *(x_THD.data_ptr(), *x_THD.stride()[:2], cos_TD.data_ptr(), sin_TD.data_ptr()),
+            *(out_THD.data_ptr(), *out_THD.stride()[:2], *x_THD.shape, torch.get_num_threads()),
+        )
 
 
 def _size(x: Tensor) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
+from astune.trainer._rotary import use_fast_rotary
 from astune.trainer.attention import TREE_ATTENTION, attending
 from astune.trainer.attention_plan import plan_attention
 from astune.trainer.trie import build_tree
@@ -39,6 +40,7 @@ def prepare(causal_lm: Any) -> bool:
     sequences = _sequences(causal_lm)
     plain = [causal_lm(input_ids=_row(causal_lm, ids), use_cache=False).logits[0] for ids in sequences]
     use_fast_layers(causal_lm)
+    use_fast_rotary(causal_lm)
     own_attention = causal_lm.config._attn_implementation
     try:
         difference = _error(_of_tree(causal_lm, sequences), plain)

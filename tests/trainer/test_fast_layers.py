@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from trainer_helpers import SHAPE, VOCABULARY, Counted, distance
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama_rotary
 
 from astune.engine import compiled
-from astune.trainer import _layer_blocks, _layer_kernels
+from astune.trainer import _layer_blocks, _layer_kernels, _rotary
 from astune.trainer._fast_layers import _RmsNorm, use_fast_layers
 from astune.trainer._layer_kernels import LayerKernels, kernels_for
+from astune.trainer._rotary import use_fast_rotary
 
 
 @pytest.mark.slow
@@ -237,3 +248,95 @@ def test_without_a_compiler_the_trainer_says_so_and_takes_the_operators(
         _layer_kernels._kernels.cache_clear()
     assert "install gcc" in caplog.text
     assert torch.equal(y, _layer_blocks.norm(x.detach(), weight, EPSILON)[0])
+
+
+ROTARY = [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config]
+
+
+def model_of(configuration: type[PreTrainedConfig], dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(cast(Any, configuration)(**SHAPE, head_dim=16), dtype=dtype)
+
+
+def attention_of(model: nn.Module) -> Any:
+    return cast(Any, model).model.layers[0].self_attn
+
+
+@pytest.mark.parametrize("configuration", ROTARY)
+def test_rotary_positions_of_our_own_are_the_models(configuration: type[PreTrainedConfig]) -> None:
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
+        theirs, ours = model_of(configuration, dtype), model_of(configuration, dtype)
+        _rotary._with_ours.cache_clear()
+        with torch.no_grad():  # as when a model is prepared
+            assert use_fast_rotary(ours) == 3
+        ids = torch.randint(0, VOCABULARY, (1, 40))
+        for model in (theirs, ours):
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        gradients = [{n: p.grad for n, p in model.named_parameters() if p.grad is not None} for model in (ours, theirs)]
+        assert distance(*gradients) < tolerance
+        assert "forward" not in vars(attention_of(theirs))  # of the same class
+
+
+def test_a_copied_layer_turns_its_own_queries() -> None:
+    model = model_of(LlamaConfig)
+    use_fast_rotary(model)
+    other = copy.deepcopy(model)
+    assert attention_of(other).forward.__self__ is attention_of(other)
+
+
+def interleaved(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Neighbours are pairs, as GPT-J has them."""
+
+    def turned(x: Tensor) -> Tensor:
+        exchanged = torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
+        return x * cos[:, None] + exchanged * sin[:, None]
+
+    return turned(query), turned(key)
+
+
+apply_rotary_pos_emb = interleaved
+
+
+class Interleaved(nn.Module):
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return apply_rotary_pos_emb(*tensors)
+
+
+def test_other_rotary_positions_are_left_alone() -> None:
+    assert use_fast_rotary(Interleaved()) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [2, 6, 64, 130])
+def test_turned_heads_are_as_near_to_float64_as_the_models(dim: int, dtype: torch.dtype) -> None:
+    query, key = (random(1, 9, heads, dim, dtype=dtype, seed=heads).transpose(1, 2) for heads in (4, 2))
+    cos, sin = (random(1, 9, dim, dtype=dtype, seed=seed) for seed in (5, 6))  # halves that differ, too
+    # Gradients in layouts of memory that attention hands back.
+    grads = random(1, 9, 4, dim, dtype=dtype).transpose(1, 2), random(1, 2, dim, 9, dtype=dtype).transpose(2, 3)
+
+    def computed(apply: Any, as_dtype: torch.dtype) -> list[Tensor]:
+        leaves = [tensor.to(as_dtype).detach().requires_grad_() for tensor in (query, key)]
+        outputs = apply(*leaves, cos.to(as_dtype), sin.to(as_dtype))
+        gradients = torch.autograd.grad(outputs, leaves, [grad.to(as_dtype) for grad in grads])
+        return [*(output.detach() for output in outputs), *gradients]
+
+    exact = computed(llama_rotary, torch.float64)
+    ours = errors(computed(partial(_rotary._apply, llama_rotary), dtype), exact)
+    theirs = errors(computed(llama_rotary, dtype), exact)
+    assert all(one <= 1.05 * other for one, other in zip(ours, theirs, strict=True))
+
+
+def test_what_the_kernel_does_not_serve_is_turned_by_the_model() -> None:
+    query, key, angles = random(2, 4, 9, 8, dtype=torch.float32), random(2, 2, 9, 8, dtype=torch.float32), (2, 9, 8)
+    cos, sin = random(*angles, dtype=torch.float32), random(*angles, dtype=torch.float32)
+    one = tuple(tensor[:1] for tensor in (query, key, cos, sin))
+    cases: list[tuple[tuple[Tensor, ...], dict[str, int]]] = [
+        ((query, key, cos, sin), {}),
+        (tuple(tensor.double() for tensor in one), {}),
+        ((*one[:2], one[2].double(), one[3].double()), {}),
+        (tuple(tensor.transpose(1, 2) if tensor.dim() == 4 else tensor for tensor in one), {"unsqueeze_dim": 2}),
+        ((*one[:2], one[2][:, :1], one[3][:, :1]), {}),
+    ]
+    for tensors, named in cases:
+        ours, theirs = _rotary._apply(llama_rotary, *tensors, **named), cast(Any, llama_rotary)(*tensors, **named)
+        assert all(map(torch.equal, ours, theirs))
