@@ -1,5 +1,5 @@
-/* Root-mean-square norm, gated SiLU and rotary positions of a training step on a CPU, forward and backward: each reads
-   and writes memory once.
+/* Root-mean-square norm, gated SiLU and rotary positions of a training step on a CPU, forward and backward, and sums of
+   gradients: each reads and writes memory once.
 
    Compiled by _layer_kernels.py, which holds the signatures once more, with Element float or bfloat16. Numbers are
    computed in float32 and rounded where torch's operators round them, each by one thread in one order, whatever the
@@ -158,4 +158,10 @@ void turn(const Element *restrict x, int64_t x_token, int64_t x_head, const Elem
             }
         }
     }
+}
+
+/* total [n] += part. */
+void add_up(float *restrict total, const Element *restrict part, int64_t n, int64_t threads) {
+#pragma omp parallel for simd if (n > FEW) num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < n; i++) total[i] += widened(part[i]);
 }

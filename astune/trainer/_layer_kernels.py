@@ -1,7 +1,7 @@
-"""`_layer_kernels.c`, compiled where it runs: norms, gated SiLUs and rotary positions of a training step on a CPU.
+"""`_layer_kernels.c`, compiled where it runs: what a training step on a CPU computes between its products.
 
-For other devices and dtypes `_layer_blocks.py` has the first two by torch's operators, a block at a time, and models
-their own rotary positions.
+For other devices and dtypes `_layer_blocks.py` has norms and gated SiLUs by torch's operators, a block at a time, and
+models have their own rotary positions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _SIGNATURES = {
     "gated_silu": [c_void_p] * 3 + [c_int64] * 2,
     "gated_silu_backward": [c_void_p] * 5 + [c_int64] * 2,
     "turn": [c_void_p, c_int64, c_int64] + [c_void_p] * 3 + [c_int64] * 6,
+    "add_up": [c_void_p] * 2 + [c_int64] * 2,
 }
 
 
-def kernels_for(x: Tensor, other: Tensor) -> LayerKernels | None:
-    """The compiled functions, where they serve tensors of this kind and can be had; `other` is a norm's weight, or of
-    the shape of `x`."""
-    fits = x.shape[-other.dim() :] == other.shape and x.dtype == other.dtype
-    on_cpu = x.device.type == other.device.type == "cpu"
+def kernels_for(x: Tensor, *others: Tensor) -> LayerKernels | None:
+    """The compiled functions, where they serve tensors of this kind and can be had; `others` are a norm's weight, or
+    of the shape of `x`."""
+    fits = all(x.shape[-other.dim() :] == other.shape and x.dtype == other.dtype for other in others)
+    on_cpu = all(tensor.device.type == "cpu" for tensor in (x, *others))
     return _kernels(x.dtype) if fits and on_cpu and x.dtype in _FLAGS else None
 
 
@@ -104,6 +105,11 @@ class LayerKernels:
             *(x_THD.data_ptr(), *x_THD.stride()[:2], cos_TD.data_ptr(), sin_TD.data_ptr()),
             *(out_THD.data_ptr(), *out_THD.stride()[:2], *x_THD.shape, torch.get_num_threads()),
         )
+
+    def add_up(self, total: Tensor, part: Tensor) -> None:
+        """Add a part to a contiguous total in float32, in place."""
+        part = part.contiguous()
+        self._functions.add_up(*_addresses(total, part), total.numel(), torch.get_num_threads())
 
 
 def _size(x: Tensor) -> tuple[int, int]:

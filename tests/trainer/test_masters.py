@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from astune.trainer import master_weights
 from astune.trainer.master_weights import add_up
 
 
@@ -17,3 +18,21 @@ def test_a_part_of_any_shape_is_added_whole(shape: tuple[int, ...], dtype: torch
     expected = total + part
     add_up(total, part)
     assert torch.equal(total, expected)
+
+
+def test_a_part_is_added_to_a_total_of_any_layout() -> None:
+    total = torch.randn(300, 500, generator=torch.Generator().manual_seed(0)).T
+    part = torch.randn(500, 300, generator=torch.Generator().manual_seed(1)).bfloat16()
+    expected = total + part
+    add_up(total, part)
+    assert torch.equal(total, expected)
+
+
+def test_sums_are_the_same_bits_with_and_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = torch.tensor([float("nan"), float("inf"), -0.0, 1e-40, 3.0, -1.25]).repeat(9000).bfloat16()
+    totals = [torch.full_like(part, 0.1, dtype=torch.float32) for _ in range(2)]
+    add_up(totals[0], part)
+    monkeypatch.setattr(master_weights, "kernels_for", lambda _: None)
+    add_up(totals[1], part)
+    assert torch.equal(totals[0].nan_to_num(7), totals[1].nan_to_num(7))
+    assert torch.equal(totals[0].isnan(), totals[1].isnan())
