@@ -56,7 +56,7 @@ class _AdaptedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight_ED: Tensor, bias_E: Tensor | None, down_RD: Tensor, up_ER: Tensor, scale: float
     ) -> Tensor:
-        x_TD = x.flatten(0, -2)
+        x_TD = x.reshape(-1, x.shape[-1])
         inner_TR = _scaled_product(x_TD, down_RD.T, scale)
         ctx.save_for_backward(x, weight_ED, down_RD, up_ER, inner_TR)
         ctx.scale = scale
@@ -65,7 +65,7 @@ class _AdaptedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         x, weight_ED, down_RD, up_ER, inner_TR = ctx.saved_tensors
-        x_TD, grad_TE = x.flatten(0, -2), grad_outputs[0].flatten(0, -2)
+        x_TD, grad_TE = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (x, grad_outputs[0]))
         grad_inner_TR = _scaled_product(grad_TE, up_ER, ctx.scale)
         grad_x = (grad_TE @ weight_ED).addmm_(grad_inner_TR, down_RD).view(x.shape) if ctx.needs_input_grad[0] else None
         return grad_x, None, None, grad_inner_TR.T @ x_TD, grad_TE.T @ inner_TR, None

@@ -99,6 +99,16 @@ def test_an_input_that_needs_no_gradient_gets_none() -> None:
     assert layer_of(module).lora_A["one"].weight.grad.any()
 
 
+@pytest.mark.parametrize("shape", [(D,), (0, D), (2, 3, 5, D)])
+def test_an_input_has_any_number_of_dimensions(shape: tuple[int, ...]) -> None:
+    module = adapted()
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    y = module(x)
+    y.sum().backward()
+    torch.testing.assert_close(y, of_peft(module)(x))
+    assert x.grad is not None
+
+
 def test_a_copy_computes_with_its_own_weights() -> None:
     module = adapted()
     other = copy.deepcopy(module)
