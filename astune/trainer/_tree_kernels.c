@@ -276,23 +276,22 @@ static void turn(const Tree *tree, const Element *x, Element *joined, Element *o
 
 /* What a thread needs for a tile of `rows` queries, filled up. */
 typedef struct {
-    int64_t rows;
-    float *scores, *slopes;          /* [CHUNK, rows] */
-    Element *weight_rows, *slope_rows;
-    Step *steps;                     /* [CHUNK / PER_STEP, rows]: of weights, backward of slopes */
-    Element *queries, *grads;        /* [rows, dim] */
+    float *scores, *slopes;             /* [CHUNK, rows] */
+    Element *weight_rows, *slope_rows;  /* [CHUNK, rows] */
+    Step *steps;                        /* [CHUNK / PER_STEP, rows]: of weights, backward of slopes */
+    Element *queries, *grads;           /* [rows, dim] */
     Step *query_columns, *grad_columns; /* [dim / PER_STEP, rows] */
-    Step *query_steps, *grad_steps;  /* [rows / PER_STEP, dim] */
-    float *sums, *turned;            /* [dim, rows], and turned */
-    float *top, *total;              /* [rows]: the largest score and the sum of weights */
-    float *log2_sums, *inner;        /* [rows]: of these, and of products of outputs and gradients */
+    Step *query_steps, *grad_steps;     /* [rows / PER_STEP, dim] */
+    float *sums, *turned;               /* [dim, rows], and turned */
+    float *top, *total;                 /* [rows]: the largest score and the sum of weights */
+    float *log2_sums, *inner;           /* [rows]: of these, and of products of outputs and gradients */
 } Scratch;
 
 static Scratch scratch_for(int64_t tile_rows, int64_t dim, char **memory) {
     const int64_t rows = up(tile_rows, FILLED), scores = 4 * CHUNK * rows, numbers = 4 * rows * dim;
     const int64_t each = up(4 * rows, 64);
     char *at = *memory = room(5 * scores + 8 * numbers + 4 * each);
-    Scratch s = {.rows = rows};
+    Scratch s;
 #define TAKE(name, bytes) s.name = (void *)at, at += bytes
     TAKE(scores, scores), TAKE(slopes, scores), TAKE(weight_rows, scores), TAKE(slope_rows, scores);
     TAKE(steps, scores);
