@@ -7,7 +7,6 @@ models have their own rotary positions.
 from __future__ import annotations
 
 import ctypes
-import platform
 from ctypes import c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled
+from astune.engine.compiled import compiled, is_x86
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
@@ -42,7 +41,7 @@ def kernels_for(x: Tensor, *others: Tensor) -> LayerKernels | None:
 
 @cache
 def _kernels(dtype: torch.dtype) -> LayerKernels | None:
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    if not is_x86():
         return None
     functions = compiled(_SOURCE, *_FLAGS[dtype], doing="training")
     return None if functions is None else LayerKernels(functions)

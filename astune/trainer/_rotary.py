@@ -90,15 +90,19 @@ class _Turned(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, kernels: LayerKernels) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.kernels = kernels
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)  # as attention wants it
-        kernels.turn(x[0].transpose(0, 1), cos[0], sin[0], out[0].transpose(0, 1))
-        return out
+        return _turned(x, cos, sin, kernels)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        grad_THD = grad_outputs[0][0].transpose(0, 1)
-        grad_THD = grad_THD if grad_THD.stride(-1) == 1 else grad_THD.contiguous()
-        out_THD = torch.empty_like(grad_THD, memory_format=torch.contiguous_format)  # as the projection gave it
-        ctx.kernels.turn(grad_THD, cos[0], -sin[0].roll(sin.shape[-1] // 2, dims=-1), out_THD)  # turned back
-        return out_THD.transpose(0, 1)[None], None, None, None
+        grad = grad_outputs[0] if grad_outputs[0].stride(-1) == 1 else grad_outputs[0].contiguous()
+        back = -sin.roll(sin.shape[-1] // 2, dims=-1)
+        return _turned(grad, cos, back, ctx.kernels), None, None, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, kernels: LayerKernels) -> Tensor:
+    """[1, H, T, D], in memory with tokens first, as projections and attention have it."""
+    x_THD = x[0].transpose(0, 1)
+    out_THD = torch.empty_like(x_THD, memory_format=torch.contiguous_format)
+    kernels.turn(x_THD, cos[0], sin[0], out_THD)
+    return out_THD.transpose(0, 1)[None]
