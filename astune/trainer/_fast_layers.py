@@ -36,7 +36,8 @@ def _fast_forward(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     parts = cast(Any, module)
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if "RMSNorm" in type(module).__name__ and isinstance(weight, nn.Parameter) and isinstance(epsilon, float):
+    is_norm = "RMSNorm" in type(module).__name__ and isinstance(weight, nn.Parameter) and weight.dim() == 1
+    if is_norm and isinstance(epsilon, float):
         return lambda hidden: _norm(hidden, parts.weight, epsilon)
     if all(isinstance(getattr(module, name, None), nn.Module) for name in ("gate_proj", "up_proj", "down_proj")):
         return lambda hidden: parts.down_proj(_gated(parts.gate_proj(hidden), parts.up_proj(hidden)))

@@ -29,10 +29,11 @@ _SIGNATURES = {
 }
 
 
-def kernels_for(query: Tensor, value: Tensor) -> TreeKernels | None:
+def kernels_for(query: Tensor, key: Tensor, value: Tensor) -> TreeKernels | None:
     """The compiled functions, where they serve tensors of this kind and can be had."""
     fits = query.shape[-1] == value.shape[-1] and query.shape[-1] % _DIM == 0
-    return _kernels(query.dtype) if fits and query.device.type == "cpu" else None
+    alike = all(tensor.dtype == query.dtype and tensor.device.type == "cpu" for tensor in (query, key, value))
+    return _kernels(query.dtype) if fits and alike else None
 
 
 @cache

@@ -170,7 +170,7 @@ def tree_attention(
         ), None
     query_THGD = query[0].transpose(0, 1).unflatten(1, (n_key_heads, -1))
     key_THD, value_THD = (tensor[0].transpose(0, 1) for tensor in (key, value))
-    kernels = kernels_for(query, value)
+    kernels = kernels_for(query, key, value)
     if kernels is not None:  # a model's tensors lie in memory with tokens first, so that nothing is copied
         tensors = query_THGD.contiguous(), key_THD.contiguous(), value_THD.contiguous()
         out_THGD = cast(Tensor, _Tiled.apply(*tensors, scale, plan, kernels))

@@ -65,6 +65,18 @@ def test_a_layer_that_computes_something_else_is_left_alone() -> None:
     assert use_fast_layers(nn.Sequential(OddRMSNorm())) == 0
 
 
+def test_a_norm_whose_heads_have_weights_of_their_own_is_left_alone() -> None:
+    class HeadRMSNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(8, 8)), 1e-6
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
+
+    assert use_fast_layers(nn.Sequential(HeadRMSNorm())) == 0
+
+
 def test_a_layer_that_gives_zeros_is_left_alone() -> None:
     class GatedGelu(nn.Module):
         def __init__(self) -> None:

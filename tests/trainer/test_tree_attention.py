@@ -19,7 +19,7 @@ from astune.engine import compiled
 from astune.engine.compiled import processor
 from astune.trainer import _flex, _tree_kernels
 from astune.trainer._tree_kernels import TreeKernels, kernels_for
-from astune.trainer.attention import _Batched, _Tiled
+from astune.trainer.attention import _Batched, _Tiled, attending, tree_attention
 from astune.trainer.attention_plan import BLOCK, AttentionPlan, plan_attention
 from astune.trainer.trie import PrefixTree, build_tree
 
@@ -77,7 +77,7 @@ def errors(ours: list[Tensor], exact: list[Tensor]) -> list[float]:
 
 
 def kernels(dtype: torch.dtype, dim: int = 64) -> TreeKernels:
-    found = kernels_for(*[torch.empty(1, dim, dtype=dtype)] * 2)
+    found = kernels_for(*[torch.empty(1, dim, dtype=dtype)] * 3)
     assert found is not None
     return found
 
@@ -151,8 +151,7 @@ def test_without_a_compiler_the_trainer_says_so_and_takes_matrix_products(
     _tree_kernels._kernels.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            query, _, value, _ = tensors(3, 1, 2, 64, _FLOAT)
-            assert kernels_for(query, value) is None
+            assert kernels_for(*tensors(3, 1, 2, 64, _FLOAT)[:3]) is None
     finally:
         _tree_kernels._kernels.cache_clear()
     assert "install gcc" in caplog.text
@@ -160,8 +159,18 @@ def test_without_a_compiler_the_trainer_says_so_and_takes_matrix_products(
 
 def test_the_kernels_are_for_their_types_and_whole_heads_only() -> None:
     for dim, dtype, served in ((64, _FLOAT, True), (48, _FLOAT, False), (64, torch.float64, False)):
-        found = kernels_for(torch.empty(2, dim, dtype=dtype), torch.empty(2, dim, dtype=dtype))
+        found = kernels_for(*[torch.empty(2, dim, dtype=dtype)] * 3)
         assert (found is not None) is served
+
+
+@of_each_type
+@pytest.mark.parametrize("other", [0, 1, 2])
+def test_tensors_of_several_types_are_not_read_as_if_they_were_of_one(dtype: torch.dtype, other: int) -> None:
+    plan = plan_attention(build_tree([[1, 2, 3]]), torch.device("cpu"))
+    given = [torch.ones(1, 1, 3, 64, dtype=dtype) for _ in range(3)]
+    given[other] = given[other].to(_HALF if dtype == _FLOAT else _FLOAT)
+    with attending(plan), pytest.raises(RuntimeError, match=r"dtype|scalar type"):
+        tree_attention(torch.nn.Identity(), given[0], given[1], given[2], None)
 
 
 @given(trees(), st.integers(1, 9), st.integers(1, 50))
