@@ -15,6 +15,7 @@ import random
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -46,7 +47,8 @@ def _folder() -> Path:
 
 
 Found = dict[str, float]
-"""MiB by what they are for."""
+"""MiB by what they are for, and seconds under names that begin with `SECONDS`."""
+SECONDS = "seconds of a pass over"
 
 
 def process(_: int, dtype: str) -> Found:
@@ -127,8 +129,10 @@ def step(tokens: int, dtype: str) -> Found:
     give_back_freed_memory()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    start = time.perf_counter()
     accumulate_gradient(model, [batch], PolicyLoss(GRPO(), LossConfig()), 1.0)
-    return {f"activations and head, {tokens:,} tokens": resident("VmHWM") - before}
+    seconds = time.perf_counter() - start
+    return {f"activations and head, {tokens:,} tokens": resident("VmHWM") - before, f"{SECONDS} {tokens:,}": seconds}
 
 
 def engine(sequences: int, dtype: str) -> Found:
@@ -192,7 +196,7 @@ def measured(part: str, number: int, dtype: str) -> Found:
     ended = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     found: Found = json.loads(ended.stdout.splitlines()[-1])
     for name, size in found.items():
-        print(f"  {name}: {size:.0f} MiB", flush=True)
+        print(f"  {name}: {size:.0f}{'' if name.startswith(SECONDS) else ' MiB'}", flush=True)
     return found
 
 
@@ -211,7 +215,9 @@ def estimated(dtype: str) -> Found:
 
 
 def report(data: dict[str, Any]) -> str:
-    rows = [(name, f"{found:.0f}") for name, found in data["measured"].items()]
+    measured = data["measured"].items()
+    rows = [(name, f"{found:.0f}") for name, found in measured if not name.startswith(SECONDS)]
+    passes = [(name.removeprefix(SECONDS), f"{found:.1f}") for name, found in measured if name.startswith(SECONDS)]
     says = [(name, f"{size:.0f}") for name, size in data["estimated"].items() if size]
     return "\n\n".join(
         [
@@ -221,6 +227,8 @@ def report(data: dict[str, Any]) -> str:
             "a forward and backward pass adds to weights, moments and gradients at its peak; of more than "
             f"{KEPT_TOKENS:,} tokens each layer is computed a second time.",
             markdown_table(("part", "MiB"), rows),
+            "The same passes, each the first of its process; half of the tokens are a question of both answers:",
+            markdown_table(("tokens", "seconds"), passes),
             f"The estimate of `astune doctor` for the tutorial, {sum(data['estimated'].values()):.0f} MiB in all:",
             markdown_table(("part", "MiB"), says),
         ]
