@@ -2,8 +2,8 @@
    gradients: each reads and writes memory once.
 
    Compiled by _layer_kernels.py, which holds the signatures once more, with Element float or bfloat16. Numbers are
-   computed in float32 and rounded where torch's operators round them, each by one thread in one order, whatever the
-   number of threads. Layouts are row-major but where strides are given. */
+   computed in float32 and rounded where torch's operators round them, positions once in place of three times, each by
+   one thread in one order, whatever the number of threads. Layouts are row-major but where strides are given. */
 
 #include <math.h>
 #include <stdint.h>
