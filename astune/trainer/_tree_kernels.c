@@ -229,7 +229,7 @@ static void join_rows(const Element *x, Step *out, int64_t rows, int64_t dim) {
 }
 
 /* out [columns, rows] = x [rows, columns], of steps or of floats; both are multiples of LANES. */
-static void transpose(const void *x, void *out, int64_t rows, int64_t columns, int64_t out_row) {
+static void transpose(const void *x, void *out, int64_t rows, int64_t columns) {
     const Indices lane = EACH_LANE;
     for (int64_t row = 0; row < rows; row += LANES)
         for (int64_t column = 0; column < columns; column += LANES) {
@@ -250,7 +250,7 @@ static void transpose(const void *x, void *out, int64_t rows, int64_t columns, i
                     }
             }
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) put((float *)out + (column + i) * out_row + row, square[i]);
+            for (int i = 0; i < LANES; i++) put((float *)out + (column + i) * rows + row, square[i]);
         }
 }
 
@@ -271,7 +271,7 @@ static void take_head(const Tree *tree, const Element *x, Element *out) {
 static void turn(const Tree *tree, const Element *x, Element *joined, Element *out) {
     const int64_t tokens = padded(tree->tokens);
     join_rows(x, (Step *)joined, tokens, tree->dim);
-    transpose(joined, out, tokens / PER_STEP, tree->dim, tokens / PER_STEP);
+    transpose(joined, out, tokens / PER_STEP, tree->dim);
 }
 
 /* What a thread needs for a tile of `rows` queries, filled up. */
@@ -311,7 +311,7 @@ static void take_rows(const Tree *tree, const Element *x, Element *out, Step *co
     const int64_t dim = tree->dim;
     for (int64_t r = 0; r < rows; r++) memcpy(out + r * dim, x + place(tree, r), dim * sizeof *x);
     memset(out + rows * dim, 0, (filled - rows) * dim * sizeof *x);
-    transpose(out, columns, filled, dim / PER_STEP, filled);
+    transpose(out, columns, filled, dim / PER_STEP);
 }
 
 /* Hide scores [filled, rows] of the n keys from `low` on from rows whose token lies before, and the rest from all. */
@@ -371,7 +371,7 @@ static void attend_tile(const Tree *tree, const int64_t *tile, const Element *qu
         weigh(s, rows, filled, dim, scale);
         multiply(dim, rows, s->sums, rows, (const Step *)(values + low), steps, s->steps, rows, filled / PER_STEP, 1);
     }
-    transpose(s->sums, s->turned, dim, rows, dim);
+    transpose(s->sums, s->turned, dim, rows);
     for (int64_t r = 0; r < own_rows; r++) {
         log2_sums[r] = s->top[r] * scale + log2f(s->total[r]);
         for (int64_t d = 0; d < dim; d += LANES)
@@ -462,7 +462,7 @@ static void attend_tile_backward(const Tree *tree, const int64_t *tile, const El
         multiply(filled, dim, grad_values + low * dim, dim, (const Step *)s->weight_rows, rows / PER_STEP,
                  s->grad_steps, dim, rows / PER_STEP, 1);
     }
-    transpose(s->sums, s->turned, dim, rows, dim);
+    transpose(s->sums, s->turned, dim, rows);
     for (int64_t r = 0; r < own_rows; r++)
         for (int64_t d = 0; d < dim; d += LANES)
             round_to(grad_queries + place(tree, r) + d, load(s->turned + r * dim + d) * tree->scale);
