@@ -91,7 +91,9 @@ def in_form(dtype: torch.dtype, flag: str) -> TreeKernels:
 
 @pytest.mark.slow
 @of_each_form
-@given(tree=trees(), heads=st.integers(1, 3), group=st.sampled_from([1, 3, 4, 30]), dim=st.sampled_from([32, 64, 96]))
+@given(
+    tree=trees(), heads=st.integers(1, 3), group=st.sampled_from([1, 3, 4, 30]), dim=st.sampled_from([32, 64, 96, 128])
+)
 @settings(max_examples=examples(30))
 def test_the_kernels_are_as_near_to_float64_as_the_matrix_products(
     dtype: torch.dtype, flag: str, tree: PrefixTree, heads: int, group: int, dim: int
@@ -157,9 +159,10 @@ def test_without_a_compiler_the_trainer_says_so_and_takes_matrix_products(
     assert "install gcc" in caplog.text
 
 
-def test_the_kernels_are_for_their_types_and_whole_heads_only() -> None:
-    for dim, dtype, served in ((64, _FLOAT, True), (48, _FLOAT, False), (64, torch.float64, False)):
-        found = kernels_for(*[torch.empty(2, dim, dtype=dtype)] * 3)
+@of_each_type
+def test_the_kernels_are_for_their_types_and_whole_heads_only(dtype: torch.dtype) -> None:
+    for dim, of_type, served in ((64, dtype, True), (48, dtype, False), (64, torch.float64, False)):
+        found = kernels_for(*[torch.empty(2, dim, dtype=of_type)] * 3)
         assert (found is not None) is served
 
 
