@@ -9,14 +9,20 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from astune.config.cache import cache_dir
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
 _COMPILER = "gcc"
 """The sources use its vector extensions."""
+_HEADERS = Path(__file__).parent
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 
 
@@ -52,19 +58,31 @@ def _library(source: Path, flags: tuple[str, ...]) -> Path:
     """Return the cached library if this source was compiled for this processor by this compiler."""
     command = [_COMPILER, *_FLAGS, *flags]
     target = _output([_COMPILER, "--version"]) + _output([_COMPILER, "-march=native", "-Q", "--help=target"])
-    key = hashlib.sha256("\n".join([source.read_text(), *command, target]).encode()).hexdigest()
+    texts = [each.read_text() for each in (source, *sorted(_HEADERS.glob("*.h")))]
+    key = hashlib.sha256("\n".join([*texts, *command, target]).encode()).hexdigest()
     library = cache_dir() / "kernels" / f"{key[:16]}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
             made = Path(scratch) / library.name
-            _output([*command, "-o", str(made), str(source), "-lm"])
+            _output([*command, "-I", str(_HEADERS), "-o", str(made), str(source), "-lm"])
             os.replace(made, library)
     return library
 
 
 def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S).stdout
+
+
+def declare(functions: ctypes.CDLL, signatures: Mapping[str, Sequence[Any]]) -> None:
+    """Give functions, none of which has a result, the types of their arguments."""
+    for name, arguments in signatures.items():
+        getattr(functions, name).argtypes = arguments
+        getattr(functions, name).restype = None
+
+
+def addresses(*tensors: Tensor) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 def is_x86() -> bool:

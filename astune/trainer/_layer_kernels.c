@@ -5,36 +5,14 @@
    computed in float32 and rounded where torch's operators round them, positions once in place of three times, each by
    one thread in one order, whatever the number of threads. Layouts are row-major but where strides are given. */
 
+#include "element.h"
 #include <math.h>
-#include <stdint.h>
 
 #ifdef __AVX512F__
 #pragma GCC target("prefer-vector-width=512") /* a quarter faster than half of it, which is what gcc prefers */
 #endif
-#define INLINE static inline __attribute__((always_inline))
 #define FEW 16384 /* numbers for one thread */
 #define RUN 4096  /* numbers that a thread takes at once where rows do not matter */
-
-#ifdef BFLOAT16
-typedef uint16_t Element;
-
-INLINE float widened(Element x) {
-    union { uint32_t bits; float value; } word = {(uint32_t)x << 16};
-    return word.value;
-}
-
-INLINE Element rounded(float x) {
-    union { float value; uint32_t bits; } word = {x};
-    const uint32_t to_nearest_even = word.bits + 0x7fff + (word.bits >> 16 & 1);
-    return (word.bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : to_nearest_even >> 16; /* not a number stays one */
-}
-#else
-typedef float Element;
-
-INLINE float widened(Element x) { return x; }
-
-INLINE Element rounded(float x) { return x; }
-#endif
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled, is_x86
+from astune.engine.compiled import addresses, compiled, declare, is_x86
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
@@ -51,22 +51,20 @@ class LayerKernels:
     """Tensors of any layout, all of one dtype; results are contiguous. See the source for what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        for name, arguments in _SIGNATURES.items():
-            getattr(functions, name).argtypes = arguments
-            getattr(functions, name).restype = None
+        declare(functions, _SIGNATURES)
         self._functions = functions
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         """The normed tensor, and the scale of each row [T, 1]."""
         x, weight = x.contiguous(), weight.contiguous()
         y, scale_T1 = torch.empty_like(x), x.new_empty(x.numel() // len(weight), 1, dtype=torch.float32)
-        self._functions.norm(*_addresses(x, weight, y, scale_T1), *_size(x), epsilon, torch.get_num_threads())
+        self._functions.norm(*addresses(x, weight, y, scale_T1), *_size(x), epsilon, torch.get_num_threads())
         return y, scale_T1
 
     def normed(self, x: Tensor, weight: Tensor, scale_T1: Tensor) -> Tensor:
         x, weight = x.contiguous(), weight.contiguous()
         y = torch.empty_like(x)
-        self._functions.normed(*_addresses(x, weight, scale_T1, y), *_size(x), torch.get_num_threads())
+        self._functions.normed(*addresses(x, weight, scale_T1, y), *_size(x), torch.get_num_threads())
         return y
 
     def norm_backward(
@@ -78,7 +76,7 @@ class LayerKernels:
         rows, dim = _size(x)
         parts_PD = scale_T1.new_empty(-(-rows // _ROWS_PER_PART) if of_weight else 0, dim)
         self._functions.norm_backward(
-            *_addresses(x, weight, scale_T1, grad, grad_x),
+            *addresses(x, weight, scale_T1, grad, grad_x),
             parts_PD.data_ptr() if of_weight else None,
             *(rows, dim, _ROWS_PER_PART, torch.get_num_threads()),
         )
@@ -87,14 +85,14 @@ class LayerKernels:
     def gated_silu(self, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         out = torch.empty_like(gate)
-        self._functions.gated_silu(*_addresses(gate, up, out), gate.numel(), torch.get_num_threads())
+        self._functions.gated_silu(*addresses(gate, up, out), gate.numel(), torch.get_num_threads())
         return out
 
     def gated_silu_backward(self, gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of gate and up."""
         gate, up, grad = gate.contiguous(), up.contiguous(), grad.contiguous()
         grads = torch.empty_like(gate), torch.empty_like(up)
-        self._functions.gated_silu_backward(*_addresses(gate, up, grad, *grads), gate.numel(), torch.get_num_threads())
+        self._functions.gated_silu_backward(*addresses(gate, up, grad, *grads), gate.numel(), torch.get_num_threads())
         return grads
 
     def turn(self, x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor, out_THD: Tensor) -> None:
@@ -108,13 +106,9 @@ class LayerKernels:
     def add_up(self, total: Tensor, part: Tensor) -> None:
         """Add a part to a contiguous total in float32, in place."""
         part = part.contiguous()
-        self._functions.add_up(*_addresses(total, part), total.numel(), torch.get_num_threads())
+        self._functions.add_up(*addresses(total, part), total.numel(), torch.get_num_threads())
 
 
 def _size(x: Tensor) -> tuple[int, int]:
     """Rows and their width."""
     return x.numel() // x.shape[-1], x.shape[-1]
-
-
-def _addresses(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]

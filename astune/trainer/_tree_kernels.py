@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled, is_x86, processor
+from astune.engine.compiled import addresses, compiled, declare, is_x86, processor
 from astune.trainer.attention_plan import AttentionPlan
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -49,9 +49,7 @@ class TreeKernels:
     """query [T, H, G, D], key and value [T, H, D], all contiguous; see the source for what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        for name, arguments in _SIGNATURES.items():
-            getattr(functions, name).argtypes = arguments
-            getattr(functions, name).restype = None
+        declare(functions, _SIGNATURES)
         self._attend = functions.attend
         self._attend_backward = functions.attend_backward
 
@@ -63,8 +61,8 @@ class TreeKernels:
         tiles = plan.tiles(group, _ROWS)
         out, log2_sums = torch.empty_like(query), query.new_empty(heads, tokens, group, dtype=torch.float32)
         self._attend(
-            *_addresses(query, key, value, out, log2_sums),
-            *_addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
+            *addresses(query, key, value, out, log2_sums),
+            *addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
             *(len(tiles.tile_N3), heads, tokens, group, dim),
             *(tiles.tokens * group, torch.get_num_threads()),
             scale,
@@ -88,14 +86,10 @@ class TreeKernels:
         tiles = plan.tiles(group, _ROWS)
         grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         self._attend_backward(
-            *_addresses(query, key, value, out, grad_out, log2_sums, *grads),
-            *_addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
+            *addresses(query, key, value, out, grad_out, log2_sums, *grads),
+            *addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
             *(len(tiles.tile_N3), heads, tokens, group, dim),
             *(tiles.tokens * group, torch.get_num_threads()),
             scale,
         )
         return grads
-
-
-def _addresses(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]

@@ -4,11 +4,10 @@
    in float32 and rounded once, each by one thread in one order: no sequence's numbers depend on those beside it.
    Layouts are row-major; head dimensions are multiples of LANES. */
 
+#include "element.h"
 #include <math.h>
 #include <omp.h>
-#include <stdint.h>
 
-#define INLINE static inline __attribute__((always_inline))
 #define FEW_TOKENS 32 /* for one thread */
 #define QUERIES 4     /* that read a key together */
 #define TOGETHER 8    /* rows that read an adapter's weight together */
@@ -26,32 +25,13 @@ typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 typedef int32_t Indices __attribute__((vector_size(4 * LANES)));
 
 #ifdef BFLOAT16
-typedef uint16_t Element;
-
-INLINE float widened(Element x) {
-    union { uint32_t bits; float value; } word = {(uint32_t)x << 16};
-    return word.value;
-}
-
 INLINE Lanes loaded(const Element *x) {
     typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
     typedef Element Elements __attribute__((vector_size(2 * LANES), aligned(2)));
     return (Lanes)(__builtin_convertvector(*(const Elements *)x, Words) << 16);
 }
-
-INLINE Element rounded(float x) {
-    union { float value; uint32_t bits; } word = {x};
-    const uint32_t to_nearest_even = word.bits + 0x7fff + (word.bits >> 16 & 1);
-    return (word.bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : to_nearest_even >> 16; /* not a number stays one */
-}
 #else
-typedef float Element;
-
-INLINE float widened(Element x) { return x; }
-
 INLINE Lanes loaded(const Element *x) { return *(const Floats *)x; }
-
-INLINE Element rounded(float x) { return x; }
 #endif
 
 /* exp(x) for x <= 0, by the coefficients of Cephes' expf; not a number stays one. */

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled, is_x86
+from astune.engine.compiled import compiled, declare, is_x86
 from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
 
@@ -62,9 +62,7 @@ class Kernels:
     """Row-major tensors on the CPU, all of one dtype; the source describes what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        for name, arguments in _SIGNATURES.items():
-            getattr(functions, name).argtypes = arguments
-            getattr(functions, name).restype = None
+        declare(functions, _SIGNATURES)
         self._rms_norm = functions.rms_norm
         self._turn_and_store = functions.turn_and_store
         self._attend = functions.attend

@@ -1,0 +1,26 @@
+/* A tensor's numbers, float or (-DBFLOAT16) bfloat16, and float32, in which they are computed. */
+
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+#ifdef BFLOAT16
+typedef uint16_t Element;
+
+INLINE float widened(Element x) {
+    union { uint32_t bits; float value; } word = {(uint32_t)x << 16};
+    return word.value;
+}
+
+INLINE Element rounded(float x) {
+    union { float value; uint32_t bits; } word = {x};
+    const uint32_t to_nearest_even = word.bits + 0x7fff + (word.bits >> 16 & 1);
+    return (word.bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : to_nearest_even >> 16; /* not a number stays one */
+}
+#else
+typedef float Element;
+
+INLINE float widened(Element x) { return x; }
+
+INLINE Element rounded(float x) { return x; }
+#endif
