@@ -63,13 +63,13 @@ def _agree(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> bool:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(1, 3, width, generator=generator).to(parameter.device, parameter.dtype)
     try:
-        ours, theirs = forward(hidden), module(hidden)
+        fast, original = forward(hidden), module(hidden)
     except (RuntimeError, TypeError, AttributeError):
         return False
-    if not isinstance(theirs, Tensor) or not theirs.any():  # zeros, as of a projection that starts so, tell nothing
+    if not isinstance(original, Tensor) or not original.any():  # zeros, as of a projection that starts so, tell nothing
         return False
     tolerance = 16 * torch.finfo(parameter.dtype).eps
-    return bool((ours - theirs).norm() <= tolerance * theirs.norm())
+    return bool((fast - original).norm() <= tolerance * original.norm())
 
 
 def _layers_for(x: Tensor, other: Tensor) -> Any:

@@ -26,7 +26,7 @@ _SIGNATURES = {
     "norm_backward": [c_void_p] * 6 + [c_int64] * 4,
     "gated_silu": [c_void_p] * 3 + [c_int64] * 2,
     "gated_silu_backward": [c_void_p] * 5 + [c_int64] * 2,
-    "turn": [c_void_p, c_int64, c_int64] + [c_void_p] * 3 + [c_int64] * 6,
+    "rotate": [c_void_p, c_int64, c_int64] + [c_void_p] * 3 + [c_int64] * 6,
     "add_up": [c_void_p] * 2 + [c_int64] * 2,
 }
 
@@ -95,10 +95,10 @@ class LayerKernels:
         self._functions.gated_silu_backward(*addresses(gate, up, grad, *grads), gate.numel(), torch.get_num_threads())
         return grads
 
-    def turn(self, x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor, out_THD: Tensor) -> None:
-        """Write `x_THD`, turned by the angles of its positions, to `out_THD`; heads are contiguous in both."""
+    def rotate(self, x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor, out_THD: Tensor) -> None:
+        """Write `x_THD`, rotated by the angles of its positions, to `out_THD`; heads are contiguous in both."""
         cos_TD, sin_TD = cos_TD.contiguous(), sin_TD.contiguous()
-        self._functions.turn(
+        self._functions.rotate(
             *(x_THD.data_ptr(), *x_THD.stride()[:2], cos_TD.data_ptr(), sin_TD.data_ptr()),
             *(out_THD.data_ptr(), *out_THD.stride()[:2], *x_THD.shape, torch.get_num_threads()),
         )

@@ -1,8 +1,8 @@
 """Rotary positions of transformers' attention layers, as one compiled operation forward and backward on a CPU.
 
 Models of the Llama, Qwen and Mistral families call `apply_rotary_pos_emb` of their module, which is nine operators for
-each of queries and keys. A layer gets a copy of its class's `forward` that finds ours under that name, where on random
-input both compute the same; nobody else's layers change.
+each of queries and keys. A layer gets a copy of its class's `forward` in which that name is the compiled operation,
+where both compute the same on random input. The class, and layers of other models, stay as they are.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from astune.trainer._layer_kernels import LayerKernels, kernels_for
 _NAME = "apply_rotary_pos_emb"
 
 Apply = Callable[..., tuple[Tensor, Tensor]]
-"""(query [B, heads, T, D], key [B, key heads, T, D], cos [B, T, D], sin [B, T, D]) -> both turned."""
+"""(query [B, heads, T, D], key [B, key heads, T, D], cos [B, T, D], sin [B, T, D]) -> both rotated."""
 
 
 def use_fast_rotary(model: nn.Module) -> int:
-    """Replace the rotary positions of its attention layers, in place; returns of how many."""
+    """Replace the rotary positions of the model's attention layers, in place; returns of how many."""
     replaced = 0
     for module in model.modules():
         forward = type(module).forward
-        ours = _with_ours(forward) if isinstance(forward, FunctionType) and "forward" not in vars(module) else None
-        if ours is not None:
-            module.forward = MethodType(ours, module)  # which a copy of the module binds to the copied layer
+        fast = _with_kernel(forward) if isinstance(forward, FunctionType) and "forward" not in vars(module) else None
+        if fast is not None:
+            module.forward = MethodType(fast, module)  # which a copy of the module binds to the copied layer
             replaced += 1
     return replaced
 
 
 @cache
-def _with_ours(forward: FunctionType) -> FunctionType | None:
-    """A method that is the same but for what it finds under the name; None where it has no use for ours."""
-    theirs = forward.__globals__.get(_NAME)
-    if theirs is None or _NAME not in forward.__code__.co_names or not _agree(theirs):
+def _with_kernel(forward: FunctionType) -> FunctionType | None:
+    """Return the same method with the compiled operation; None where it does not call one that computes the same."""
+    original = forward.__globals__.get(_NAME)
+    if original is None or _NAME not in forward.__code__.co_names or not _agree(original):
         return None
-    names = {**forward.__globals__, _NAME: partial(_apply, theirs)}
-    ours = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
-    ours.__kwdefaults__ = forward.__kwdefaults__
-    return ours
+    names = {**forward.__globals__, _NAME: partial(_apply, original)}
+    fast = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
+    fast.__kwdefaults__ = forward.__kwdefaults__
+    return fast
 
 
 @torch.enable_grad()
-def _agree(theirs: Apply) -> bool:
+def _agree(original: Apply) -> bool:
+    """Compare outputs and gradients on random input."""
     generator = torch.Generator().manual_seed(0)
 
     def computed(apply: Apply) -> Tensor:
@@ -63,15 +64,15 @@ def _agree(theirs: Apply) -> bool:
         return torch.cat([tensor.detach().flatten() for tensor in (*outputs, *gradients)])
 
     try:
-        expected = computed(theirs)
-        difference = computed(partial(_apply, theirs)) - expected
+        expected = computed(original)
+        difference = computed(partial(_apply, original)) - expected
     except (RuntimeError, TypeError, ValueError):
         return False
     return bool(difference.norm() <= 4 * torch.finfo(torch.float32).eps * expected.norm())
 
 
 def _apply(
-    theirs: Apply, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *more: Any, **named: Any
+    original: Apply, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *more: Any, **named: Any
 ) -> tuple[Tensor, Tensor]:
     kernels = kernels_for(cos, sin)
     fits = cos.dim() == 3 and cos.shape[-1] % 2 == 0 and not (more or named or cos.requires_grad or sin.requires_grad)
@@ -79,30 +80,32 @@ def _apply(
         same = tensor.dtype == cos.dtype and tensor.device == cos.device and tensor.stride(-1) == 1
         fits = fits and same and tensor.dim() == 4 and (1, *tensor.shape[2:]) == cos.shape and len(tensor) == 1
     if kernels is None or not fits:
-        return theirs(query, key, cos, sin, *more, **named)
-    return cast(Tensor, _Turned.apply(query, cos, sin, kernels)), cast(Tensor, _Turned.apply(key, cos, sin, kernels))
+        return original(query, key, cos, sin, *more, **named)
+    return cast(Tensor, _Rotation.apply(query, cos, sin, kernels)), cast(
+        Tensor, _Rotation.apply(key, cos, sin, kernels)
+    )
 
 
-class _Turned(torch.autograd.Function):
+class _Rotation(torch.autograd.Function):
     """x [1, H, T, D] * cos [1, T, D] + (its halves exchanged, the first one negative) * sin."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, kernels: LayerKernels) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.kernels = kernels
-        return _turned(x, cos, sin, kernels)
+        return _rotated(x, cos, sin, kernels)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         grad = grad_outputs[0] if grad_outputs[0].stride(-1) == 1 else grad_outputs[0].contiguous()
         back = -sin.roll(sin.shape[-1] // 2, dims=-1)
-        return _turned(grad, cos, back, ctx.kernels), None, None, None
+        return _rotated(grad, cos, back, ctx.kernels), None, None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, kernels: LayerKernels) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, kernels: LayerKernels) -> Tensor:
     """[1, H, T, D], in memory with tokens first, as projections and attention have it."""
     x_THD = x[0].transpose(0, 1)
     out_THD = torch.empty_like(x_THD, memory_format=torch.contiguous_format)
-    kernels.turn(x_THD, cos[0], sin[0], out_THD)
+    kernels.rotate(x_THD, cos[0], sin[0], out_THD)
     return out_THD.transpose(0, 1)[None]

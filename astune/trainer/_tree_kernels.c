@@ -114,11 +114,7 @@ INLINE Lanes plus(Lanes sum, Step left, Lanes right) {
 /* c [rows, columns * LANES] (+)= a [rows, steps] times b [steps, columns * LANES]. */
 INLINE void product(const int rows, const int columns, float *c, int64_t c_row, const Step *a, int64_t a_row,
                     const Step *b, int64_t b_row, int64_t steps, int add) {
-    Lanes sums[ROWS][COLUMNS];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < columns; i++) sums[r][i] = add ? load(c + r * c_row + i * LANES) : (Lanes){};
+    Lanes sums[ROWS][COLUMNS] = {};
     for (int64_t k = 0; k < steps; k++) {
         Lanes right[COLUMNS];
 #pragma GCC unroll 4
@@ -131,7 +127,10 @@ INLINE void product(const int rows, const int columns, float *c, int64_t c_row, 
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int i = 0; i < columns; i++) put(c + r * c_row + i * LANES, sums[r][i]);
+        for (int i = 0; i < columns; i++) {
+            float *out = c + r * c_row + i * LANES;
+            put(out, add ? load(out) + sums[r][i] : sums[r][i]); /* last: a long sum begun at 0 rounds less */
+        }
 }
 
 #define CASE(R, C) \
@@ -268,7 +267,7 @@ static void take_head(const Tree *tree, const Element *x, Element *out) {
 }
 
 /* x [padded, dim] as [dim, padded / PER_STEP] steps; out may be x, `joined` is room for as many. */
-static void turn(const Tree *tree, const Element *x, Element *joined, Element *out) {
+static void join_columns(const Tree *tree, const Element *x, Element *joined, Element *out) {
     const int64_t tokens = padded(tree->tokens);
     join_rows(x, (Step *)joined, tokens, tree->dim);
     transpose(joined, out, tokens / PER_STEP, tree->dim);
@@ -276,15 +275,15 @@ static void turn(const Tree *tree, const Element *x, Element *joined, Element *o
 
 /* What a thread needs for a tile of `rows` queries, filled up. */
 typedef struct {
-    float *scores, *slopes;             /* [CHUNK, rows] */
-    Element *weight_rows, *slope_rows;  /* [CHUNK, rows] */
-    Step *steps;                        /* [CHUNK / PER_STEP, rows]: of weights, backward of slopes */
-    Element *queries, *grads;           /* [rows, dim] */
-    Step *query_columns, *grad_columns; /* [dim / PER_STEP, rows] */
-    Step *query_steps, *grad_steps;     /* [rows / PER_STEP, dim] */
-    float *sums, *turned;               /* [dim, rows], and turned */
-    float *top, *total;                 /* [rows]: the largest score and the sum of weights */
-    float *log2_sums, *inner;           /* [rows]: of these, and of products of outputs and gradients */
+    float *scores, *score_grads;            /* [CHUNK, rows] */
+    Element *weight_rows, *score_grad_rows; /* [CHUNK, rows] */
+    Step *steps;                            /* [CHUNK / PER_STEP, rows]: of weights, backward of score gradients */
+    Element *queries, *grads;               /* [rows, dim] */
+    Step *query_columns, *grad_columns;     /* [dim / PER_STEP, rows] */
+    Step *query_steps, *grad_steps;         /* [rows / PER_STEP, dim] */
+    float *sums, *sum_rows;                 /* [dim, rows], and transposed */
+    float *top, *total;                     /* [rows]: the largest score and the sum of weights */
+    float *log2_sums, *inner;               /* [rows]: of these, and of products of outputs and gradients */
 } Scratch;
 
 static Scratch scratch_for(int64_t tile_rows, int64_t dim, char **memory) {
@@ -293,10 +292,10 @@ static Scratch scratch_for(int64_t tile_rows, int64_t dim, char **memory) {
     char *at = *memory = room(5 * scores + 8 * numbers + 4 * each);
     Scratch s;
 #define TAKE(name, bytes) s.name = (void *)at, at += bytes
-    TAKE(scores, scores), TAKE(slopes, scores), TAKE(weight_rows, scores), TAKE(slope_rows, scores);
+    TAKE(scores, scores), TAKE(score_grads, scores), TAKE(weight_rows, scores), TAKE(score_grad_rows, scores);
     TAKE(steps, scores);
     TAKE(queries, numbers), TAKE(grads, numbers), TAKE(query_columns, numbers), TAKE(grad_columns, numbers);
-    TAKE(query_steps, numbers), TAKE(grad_steps, numbers), TAKE(sums, numbers), TAKE(turned, numbers);
+    TAKE(query_steps, numbers), TAKE(grad_steps, numbers), TAKE(sums, numbers), TAKE(sum_rows, numbers);
     TAKE(top, each), TAKE(total, each), TAKE(log2_sums, each), TAKE(inner, each);
     return s;
 }
@@ -306,7 +305,7 @@ INLINE int64_t place(const Tree *tree, int64_t r) {
     return (r / tree->group * tree->heads * tree->group + r % tree->group) * tree->dim;
 }
 
-/* Copy a tile's queries or gradients to [filled, dim], zero from `rows` on, and turn them. */
+/* Copy a tile's queries or gradients to [filled, dim], zero from `rows` on, and to columns. */
 static void take_rows(const Tree *tree, const Element *x, Element *out, Step *columns, int64_t rows, int64_t filled) {
     const int64_t dim = tree->dim;
     for (int64_t r = 0; r < rows; r++) memcpy(out + r * dim, x + place(tree, r), dim * sizeof *x);
@@ -322,9 +321,9 @@ static void mask(float *scores, int64_t rows, int64_t n, int64_t filled, int64_t
     }
 }
 
-/* Turn a chunk's scores into steps of weights, the largest so far 1, which bfloat16 does not round; what was summed
+/* Convert a chunk's scores to steps of weights, the largest so far 1, which bfloat16 does not round; what was summed
    until now is scaled to that. */
-static void weigh(const Scratch *s, int64_t rows, int64_t filled, int64_t dim, float scale) {
+static void softmax_chunk(const Scratch *s, int64_t rows, int64_t filled, int64_t dim, float scale) {
     for (int64_t r = 0; r < rows; r += LANES) {
         const Lanes before = load(s->top + r);
         Lanes top = before, total = {};
@@ -354,7 +353,7 @@ static void weigh(const Scratch *s, int64_t rows, int64_t filled, int64_t dim, f
              n = least(to - low, CHUNK), n > 0; low += CHUNK)
 
 /* Write a tile's outputs and log2_sums [rows]; queries and out begin at its first row, keys are [padded, dim], values
-   turned. */
+   columns. */
 static void attend_tile(const Tree *tree, const int64_t *tile, const Element *queries, const Element *keys,
                         const Element *values, Element *out, float *log2_sums, const Scratch *s) {
     const int64_t first = tile[0], group = tree->group, dim = tree->dim, own_rows = (tile[1] - first) * group;
@@ -368,14 +367,14 @@ static void attend_tile(const Tree *tree, const int64_t *tile, const Element *qu
         multiply(filled, rows, s->scores, rows, (const Step *)(keys + low * dim), dim / PER_STEP, s->query_columns,
                  rows, dim / PER_STEP, 0);
         mask(s->scores, rows, n, filled, low, first, group);
-        weigh(s, rows, filled, dim, scale);
+        softmax_chunk(s, rows, filled, dim, scale);
         multiply(dim, rows, s->sums, rows, (const Step *)(values + low), steps, s->steps, rows, filled / PER_STEP, 1);
     }
-    transpose(s->sums, s->turned, dim, rows);
+    transpose(s->sums, s->sum_rows, dim, rows);
     for (int64_t r = 0; r < own_rows; r++) {
         log2_sums[r] = s->top[r] * scale + log2f(s->total[r]);
         for (int64_t d = 0; d < dim; d += LANES)
-            round_to(out + place(tree, r) + d, load(s->turned + r * dim + d) / s->total[r]);
+            round_to(out + place(tree, r) + d, load(s->sum_rows + r * dim + d) / s->total[r]);
     }
 }
 
@@ -384,8 +383,8 @@ void attend(const Element *queries, const Element *keys, const Element *values, 
             int64_t tokens, int64_t group, int64_t dim, int64_t tile_rows, int64_t threads, float scale) {
     const Tree tree = {first_range, ranges, tokens, heads, group, dim, scale};
     const int64_t filled = padded(tokens) * dim;
-    Element *filled_keys = room(3 * heads * filled * sizeof(Element)), *turned_values = filled_keys + heads * filled;
-    Element *joined = turned_values + heads * filled;
+    Element *filled_keys = room(3 * heads * filled * sizeof(Element)), *value_columns = filled_keys + heads * filled;
+    Element *joined = value_columns + heads * filled;
 #pragma omp parallel num_threads(threads)
     {
         char *memory;
@@ -395,14 +394,14 @@ void attend(const Element *queries, const Element *keys, const Element *values, 
         for (int64_t head = 0; head < heads; head++) {
             const int64_t at = head * filled;
             take_head(&tree, keys + head * dim, filled_keys + at);
-            take_head(&tree, values + head * dim, turned_values + at);
-            turn(&tree, turned_values + at, joined + at, turned_values + at);
+            take_head(&tree, values + head * dim, value_columns + at);
+            join_columns(&tree, value_columns + at, joined + at, value_columns + at);
         }
 #pragma omp for schedule(dynamic)
         for (int64_t item = 0; item < heads * n_tiles; item++) {
             const int64_t head = item / n_tiles, *tile = tiles + item % n_tiles * 3;
             const int64_t big = (*tile * heads + head) * group * dim, at = head * filled;
-            attend_tile(&tree, tile, queries + big, filled_keys + at, turned_values + at, out + big,
+            attend_tile(&tree, tile, queries + big, filled_keys + at, value_columns + at, out + big,
                         log2_sums + (head * tokens + *tile) * group, &scratch);
         }
         end_tiles();
@@ -411,26 +410,26 @@ void attend(const Element *queries, const Element *keys, const Element *values, 
     free(filled_keys);
 }
 
-/* Turn a chunk's scores, and its products of values and gradients, into weights and slopes. */
-static void slope(const Scratch *s, int64_t rows, int64_t filled, float scale) {
+/* Convert a chunk's scores, and its products of values and gradients, to weights and gradients of scores. */
+static void score_gradients(const Scratch *s, int64_t rows, int64_t filled, float scale) {
     for (int64_t i = 0; i < filled; i += PER_STEP)
         for (int64_t r = 0; r < rows; r += LANES) {
-            Lanes slopes[PER_STEP];
+            Lanes score_grads[PER_STEP];
             for (int j = 0; j < PER_STEP; j++) {
                 const int64_t at = (i + j) * rows + r;
                 const Lanes weight = power_of_two(load(s->scores + at) * scale - load(s->log2_sums + r));
-                slopes[j] = weight * (load(s->slopes + at) - load(s->inner + r));
+                score_grads[j] = weight * (load(s->score_grads + at) - load(s->inner + r));
                 round_to(s->weight_rows + at, weight);
-                round_to(s->slope_rows + at, slopes[j]);
+                round_to(s->score_grad_rows + at, score_grads[j]);
             }
-            join(slopes, s->steps + i / PER_STEP * rows + r);
+            join(score_grads, s->steps + i / PER_STEP * rows + r);
         }
 }
 
 /* Write the queries' gradients of a tile, and add to those of keys and values, which are float32 [padded, dim]. */
 static void attend_tile_backward(const Tree *tree, const int64_t *tile, const Element *queries, const Element *out,
                                  const Element *grads, const float *log2_sums, const Element *keys,
-                                 const Element *values, const Element *turned_keys, Element *grad_queries,
+                                 const Element *values, const Element *key_columns, Element *grad_queries,
                                  float *grad_keys, float *grad_values, const Scratch *s) {
     const int64_t first = tile[0], group = tree->group, dim = tree->dim, own_rows = (tile[1] - first) * group;
     const int64_t rows = up(own_rows, FILLED), steps = padded(tree->tokens) / PER_STEP;
@@ -451,21 +450,21 @@ static void attend_tile_backward(const Tree *tree, const int64_t *tile, const El
         const int64_t filled = up(n, FILLED);
         multiply(filled, rows, s->scores, rows, (const Step *)(keys + low * dim), dim / PER_STEP, s->query_columns,
                  rows, dim / PER_STEP, 0);
-        multiply(filled, rows, s->slopes, rows, (const Step *)(values + low * dim), dim / PER_STEP, s->grad_columns,
-                 rows, dim / PER_STEP, 0);
+        multiply(filled, rows, s->score_grads, rows, (const Step *)(values + low * dim), dim / PER_STEP,
+                 s->grad_columns, rows, dim / PER_STEP, 0);
         mask(s->scores, rows, n, filled, low, first, group);
-        slope(s, rows, filled, tree->scale * LOG2_E);
-        multiply(dim, rows, s->sums, rows, (const Step *)(turned_keys + low), steps, s->steps, rows, filled / PER_STEP,
+        score_gradients(s, rows, filled, tree->scale * LOG2_E);
+        multiply(dim, rows, s->sums, rows, (const Step *)(key_columns + low), steps, s->steps, rows, filled / PER_STEP,
                  1);
-        multiply(filled, dim, grad_keys + low * dim, dim, (const Step *)s->slope_rows, rows / PER_STEP, s->query_steps,
-                 dim, rows / PER_STEP, 1);
+        multiply(filled, dim, grad_keys + low * dim, dim, (const Step *)s->score_grad_rows, rows / PER_STEP,
+                 s->query_steps, dim, rows / PER_STEP, 1);
         multiply(filled, dim, grad_values + low * dim, dim, (const Step *)s->weight_rows, rows / PER_STEP,
                  s->grad_steps, dim, rows / PER_STEP, 1);
     }
-    transpose(s->sums, s->turned, dim, rows);
+    transpose(s->sums, s->sum_rows, dim, rows);
     for (int64_t r = 0; r < own_rows; r++)
         for (int64_t d = 0; d < dim; d += LANES)
-            round_to(grad_queries + place(tree, r) + d, load(s->turned + r * dim + d) * tree->scale);
+            round_to(grad_queries + place(tree, r) + d, load(s->sum_rows + r * dim + d) * tree->scale);
 }
 
 void attend_backward(const Element *queries, const Element *keys, const Element *values, const Element *out,
@@ -476,7 +475,7 @@ void attend_backward(const Element *queries, const Element *keys, const Element 
     const Tree tree = {first_range, ranges, tokens, heads, group, dim, scale};
     const int64_t filled = padded(tokens) * dim;
     Element *filled_keys = room(4 * heads * filled * sizeof(Element)), *filled_values = filled_keys + heads * filled;
-    Element *turned_keys = filled_values + heads * filled, *joined = turned_keys + heads * filled;
+    Element *key_columns = filled_values + heads * filled, *joined = key_columns + heads * filled;
     float *key_sums[threads], *value_sums[threads]; /* each thread adds up its own */
     int64_t n_threads = 1;
 #pragma omp parallel num_threads(threads)
@@ -492,7 +491,7 @@ void attend_backward(const Element *queries, const Element *keys, const Element 
             const int64_t at = head * filled;
             take_head(&tree, keys + head * dim, filled_keys + at);
             take_head(&tree, values + head * dim, filled_values + at);
-            turn(&tree, filled_keys + at, joined + at, turned_keys + at);
+            join_columns(&tree, filled_keys + at, joined + at, key_columns + at);
         }
         key_sums[me] = memset(room(heads * filled * sizeof(float)), 0, heads * filled * sizeof(float));
         value_sums[me] = memset(room(heads * filled * sizeof(float)), 0, heads * filled * sizeof(float));
@@ -503,7 +502,7 @@ void attend_backward(const Element *queries, const Element *keys, const Element 
             const int64_t big = (*tile * heads + head) * group * dim, at = head * filled;
             attend_tile_backward(&tree, tile, queries + big, out + big, grads + big,
                                  log2_sums + (head * tokens + *tile) * group, filled_keys + at, filled_values + at,
-                                 turned_keys + at, grad_queries + big, key_sums[me] + at, value_sums[me] + at,
+                                 key_columns + at, grad_queries + big, key_sums[me] + at, value_sums[me] + at,
                                  &scratch);
         }
         end_tiles();

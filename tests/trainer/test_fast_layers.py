@@ -278,7 +278,7 @@ def attention_of(model: nn.Module) -> Any:
 def test_rotary_positions_of_our_own_are_the_models(configuration: type[PreTrainedConfig]) -> None:
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
         theirs, ours = model_of(configuration, dtype), model_of(configuration, dtype)
-        _rotary._with_ours.cache_clear()
+        _rotary._with_kernel.cache_clear()
         with torch.no_grad():  # as when a model is prepared
             assert use_fast_rotary(ours) == 3
         ids = torch.randint(0, VOCABULARY, (1, 40))
