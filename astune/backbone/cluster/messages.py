@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astune.engine.base import EngineStats
-from astune.schema import Split
+from astune.schema import Split, TrainerError
 
 
 class Message(BaseModel):
@@ -167,3 +167,14 @@ MESSAGES: dict[str, type[Message]] = {
         RunFailed,
     )
 }
+
+
+def parse_report(kind: str, body: bytes) -> Message:
+    """Parse a report's JSON. Raises TrainerError where it is none of the kind."""
+    defect = "this is a defect of astune"
+    if kind not in MESSAGES:
+        raise TrainerError(f"there is no report of the kind {kind}", hint=defect)
+    try:
+        return MESSAGES[kind].model_validate_json(body)
+    except ValidationError as cause:
+        raise TrainerError(f"a report of the kind {kind} could not be read: {cause}", hint=defect) from cause

@@ -19,13 +19,12 @@ from contextlib import asynccontextmanager
 
 import orjson
 import uvicorn
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from astune.backbone.cluster.messages import MESSAGES, EpisodeOffered, EpisodePlayed, Message, RunFailed
+from astune.backbone.cluster.messages import EpisodeOffered, EpisodePlayed, RunFailed, parse_report
 from astune.backbone.cluster.run_writer import RunWriter
 from astune.gateway.lease_board import Offer
 from astune.gateway.relay import Relay
@@ -106,7 +105,7 @@ class RunServer:
             if kind == "episode":
                 self.writer.write_episode(wire.unpack(body))
                 return _json({})
-            answer = await self.writer.write(_parsed(kind, body))
+            answer = await self.writer.write(parse_report(kind, body))
         except AstuneError as failure:
             self.fail(failure)
             return _json({}) if kind == RunFailed.KIND else _refused(str(failure), 409)
@@ -129,22 +128,12 @@ class RunServer:
         return _played(EpisodePlayed(result=result))
 
     async def _defect(self, request: Request, cause: Exception) -> Response:
-        self.fail(TrainerError(f"{request.url.path} could not be recorded: {cause!r}", hint=_DEFECT))
+        self.fail(TrainerError(f"{request.url.path} was not recorded: {cause!r}", hint="this is a defect of astune"))
         return _refused(repr(cause), 500)
 
 
-_DEFECT = "this is a defect of astune"
 _MAX_BODY_BYTES = 2**28
 """A compressed episode of a million tokens has some 10 MB."""
-
-
-def _parsed(kind: str, body: bytes) -> Message:
-    if kind not in MESSAGES:
-        raise TrainerError(f"there is no report of the kind {kind}", hint=_DEFECT)
-    try:
-        return MESSAGES[kind].model_validate_json(body)
-    except ValidationError as cause:
-        raise TrainerError(f"a report of the kind {kind} could not be read: {cause}", hint=_DEFECT) from cause
 
 
 def _played(played: EpisodePlayed) -> Response:
