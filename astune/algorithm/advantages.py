@@ -23,7 +23,7 @@ FLAT = 1e-5
 """Rewards of a group count as equal within this part of their scale: their largest size, or 1 where all are smaller.
 
 Rounding to float32 moves a reward by 6e-8 of itself, a judge's noise by perhaps 1e-6; divided by a standard deviation
-as small, either would weigh as much as a solved task. Deliberate differences are larger."""
+as small, either would count as much as a solved task. Deliberate differences are larger."""
 
 
 def group_advantages(reward_BK: Tensor, *, normalise: bool) -> Tensor:
@@ -155,7 +155,7 @@ def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Part
 
 
 def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
-    """Each target against the episodes of the group in which it said something.
+    """Each target against the episodes of the group in which it wrote something.
 
     wolf     1   0   -  1      ->  0.33 -0.67  -   0.33      (the third episode had no wolf)
     farmer   0   1   0  1      -> -0.5   0.5  -0.5 0.5
@@ -194,7 +194,7 @@ def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
 
     Source: Sutton and Barto 2018, "Reinforcement Learning", section 13.4, for the reward from now on against a
     baseline; Greensmith et al. 2004, JMLR 5, for baselines by time step. The process supervision of Shao et al. 2024,
-    section 4.1.3, takes its mean over all steps of a group, so that long episodes weigh more in it (law 5).
+    section 4.1.3, takes its mean over all steps of a group, so that long episodes have more weight in it (law 5).
     """
     earned_K = [_earned_from_each_turn(episode) for episode in episodes]
     n_turns = max(map(len, earned_K))

@@ -89,7 +89,7 @@ class Algorithm(ABC):
     token_weights: TokenWeights = "episode"
     """Unit of equal weight in the loss; `trainer.loss.token_weights` overrides it."""
     baseline: Literal["group", "batch"] = "group"
-    """True where an episode is compared with the episodes of its task, or with all of a step."""
+    """Episodes that one is compared with: those of its task (`group`), or all of a step (`batch`)."""
     learns_from: LearnsFrom = "rollouts"
     """Source of training episodes."""
     needs_sequence_ratio: bool = False

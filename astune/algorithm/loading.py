@@ -64,7 +64,7 @@ def load_algorithm(config: AstuneConfig, base_dir: Path | None = None) -> Algori
 
 
 def _require_no_terms(config: AstuneConfig) -> None:
-    """Refuse what weighs, adds to or leaves out single tokens, where the loss is one of whole pairs."""
+    """Refuse settings that weight, add or leave out single tokens, where the loss is one of whole pairs."""
     if config.trainer.samples:
         raise ConfigError(
             f"trainer.samples is set, and the loss of {config.trainer.algorithm.type} is one of pairs",

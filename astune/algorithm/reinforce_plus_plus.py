@@ -24,7 +24,7 @@ class ReinforcePlusPlus(ClippedAlgorithm):
             for tasks whose rewards differ in scale):   0.5 -0.5 and 0 0, deviation 0.35  ->  1.41 -1.41 and 0 0
 
     Source: Hu et al. 2025, arXiv 2501.03262. Episodes are counted, where implementations of it often count tokens, so
-    that long answers do not weigh more in the baseline (law 5). The KL term is `trainer.loss.kl_coef`.
+    that long answers have no more weight in the baseline (law 5). The KL term is `trainer.loss.kl_coef`.
     """
 
     baseline: Literal["group", "batch"] = "batch"

@@ -248,7 +248,7 @@ def _as_found(trial: Trial, runs: Sequence[tuple[RunDirectory, RunInfo, AstuneCo
             return replace(trial, run=run.path, state=info.status)
         try:
             run.require_resumable()
-        except RunStoreError:  # what it needs was removed: it is begun anew
+        except RunStoreError:  # what it needs was removed: it starts over
             continue
         return replace(trial, run=run.path, state="unfinished")
     return trial

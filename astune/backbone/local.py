@@ -165,7 +165,7 @@ async def check_numerics(
     weights = PublishedWeights(config.record_dir / f".weights-{os.getpid()}", compared=False)
     async with open_model(config, weights, own=parts.engine) as model:
         require_trainable(model)
-        if model.apart:  # what it has is anybody's
+        if model.apart:  # its own engine: the weights may be loaded into it
             await model.engine.load_weights(policy.weights)
         check = NumericsCheck(
             config,

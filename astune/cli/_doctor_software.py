@@ -100,7 +100,7 @@ def _keys(config: AstuneConfig) -> Iterator[Finding]:
                     what, "problem", refusal.message, f"correct the key in {variable}" if variable else _NO_KEY
                 )
                 continue
-        except (EngineError, TimeoutError):  # it does not answer, which was said, or not as others do
+        except (EngineError, TimeoutError):  # no answer, which is reported above, or one in another format
             continue
         if variable:
             yield Finding(what, "ok", f"{variable} is set, and not refused by {url}")

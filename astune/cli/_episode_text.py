@@ -1,4 +1,4 @@
-"""An episode for a terminal: every message in the order in which it was said, forks where they are, the verdict.
+"""An episode for a terminal: every message in the order in which it was written, forks where they are, the verdict.
 
 Blue is what takes part in the loss, yellow what does not, as in the log viewer. Knows nothing of runs.
 """

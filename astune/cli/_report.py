@@ -35,7 +35,7 @@ def report_run(run: RunDirectory, console: Console | None = None) -> RunReport:
     """Print the report of a run and save its pictures, `plots/reward.png` and `plots/report.svg`.
 
     Raises:
-        RunStoreError: a file of the run cannot be read. Pictures that cannot be written are only said to be so.
+        RunStoreError: a file of the run cannot be read. Pictures that cannot be written are only reported.
     """
     report = read_report(run)
     console = console or Console()

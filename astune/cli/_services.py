@@ -35,7 +35,7 @@ def keep_services(flags: CompanionFlags, overrides: Sequence[str], *, dry_run: b
         return 0
     with Interrupts() as interrupts, started(services, config.record_dir.resolve() / "services", console) as beside:
         if not beside.names:
-            return 0  # those that answer already are said to do so
+            return 0  # all of them answered already, which has been printed
         console.print(f"until Ctrl-C: {', '.join(beside.names)}; output in {beside.folder}")
         try:
             interrupts.run(beside.guard(until_interrupted()))

@@ -20,7 +20,7 @@ from astune.schema import EnvError, install_extra
 
 _MOST_PLAYERS = 16
 _GAME = -1
-"""Who speaks, in a game's messages, where it is no player."""
+"""The sender of a game's own messages, which come from no player."""
 
 
 class TextArena(TurnBased):

@@ -25,7 +25,7 @@ from astune.schema import RunStoreError
 _NAME = re.compile(r"(\d{4,})-[0-9a-f]{8}")
 _INPUTS, _DONE, _ABANDONED = "turn", "done", "abandoned"
 _WITHOUT_TEXT = {f"{name}.json" for name in (_INPUTS, "trained", "decision", _DONE, _ABANDONED)}
-"""Files that hold nothing of what users said."""
+"""Files that hold no text of users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Turn:
         self.once(_ABANDONED, lambda: {"why": why})
 
     def erase(self) -> None:
-        """Delete every file that may hold what users said."""
+        """Delete every file that may hold text of users."""
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

@@ -188,7 +188,7 @@ class OpenKey:
     async def _stored(
         self, answers: Coroutine[Any, Any, list[Sampled]], digest: bytes, idempotency_key: str | None
     ) -> list[Sampled]:
-        """The answers, on disk before anybody is sent one."""
+        """The answers, on disk before one is sent."""
         sampled = await answers
         if self.store is not None:
             number = self.store.put(self.access, digest, idempotency_key, sampled)

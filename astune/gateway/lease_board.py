@@ -179,7 +179,7 @@ class LeaseBoard:
             return
         _settle(
             offer,
-            LeaseLost(f"the worker of episode {offer.episode_id} was not heard of for {self.lease_s:g} s", hint=_HINT),
+            LeaseLost(f"the worker of episode {offer.episode_id} has not reported for {self.lease_s:g} s", hint=_HINT),
         )
 
     def _leased_offer(self, episode_id: str, lease: str) -> Offer:

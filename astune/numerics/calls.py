@@ -22,7 +22,7 @@ class RecordedCall:
     constraint: Constraint | None
 
     def timeline(self) -> WeightedTimeline:
-        """The call as the trainer reads it, its answer trained and weighing nothing."""
+        """The call as the trainer reads it, its answer trained with a weight of 0."""
         n_prompt, n_sampled = len(self.prompt_ids), len(self.token_ids)
         end = n_prompt + n_sampled
         return WeightedTimeline(

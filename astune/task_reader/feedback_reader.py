@@ -112,7 +112,7 @@ def _opined(store: FeedbackStore, min_rating: float) -> Iterator[_Opined]:
 def _task(digest: str, accepted: _Opined, rejected: Sequence[_Opined]) -> Task:
     of, corrected = accepted.interaction, accepted.opinion.corrected_answer is not None
     worse = [each for each in rejected if each.rejected != accepted.reference]
-    # what was said in the place of the reference comes first, then what counts most
+    # the answer that the reference corrects comes first, then by weight
     worse.sort(key=lambda each: (each is not accepted, -each.weight))
     metadata: dict[str, Any] = {"answer": accepted.reference}
     if accepted.calls:

@@ -34,7 +34,7 @@ def save_weights(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor],
     }
     cast(Any, causal_lm).save_pretrained(folder, state_dict=saved)
     config_file = folder / "config.json"
-    for weights in folder.glob("*.safetensors"):  # readable to the owner alone; a server may run as somebody else
+    for weights in folder.glob("*.safetensors"):  # readable to the owner alone; a server may run as another user
         shutil.copymode(config_file, weights)
     named = {"dtype": str(dtype).removeprefix("torch.")}
     config_file.write_text(json.dumps(json.loads(config_file.read_text()) | named, indent=2) + "\n")

@@ -192,7 +192,7 @@ class PolicyTrainer:
     def _updates(self, batch: TrainingBatch) -> list[list[MicroBatch]]:
         """The micro-batches of each update: the batch's groups, dealt to `updates_per_step` parts.
 
-        5 groups in 2 updates are 3 and 2: a group of the second weighs more, since an update is a mean of its groups.
+        5 groups in 2 updates are 3 and 2: the second's groups have more weight, as an update is a mean of its groups.
         """
         trainer = self._config.trainer
         n_updates = min(trainer.loss.updates_per_step, len(batch.groups))

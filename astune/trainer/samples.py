@@ -1,7 +1,7 @@
 """Weighted timelines: a training batch as the loss sees it, however it is computed.
 
 The loss of a batch is a weighted sum over trained tokens (law 4). This file alone decides the weights;
-packing and micro-batching below it may reorder and share, and never weigh.
+packing and micro-batching below it may reorder and share, and change no weight.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConstrainedRun:
 
 @dataclass(slots=True)
 class WeightedTimeline:
-    """A token sequence, which of its tokens carry loss, and what each of them weighs in the batch.
+    """A token sequence, which of its tokens carry loss, and the weight of each in the batch.
 
     `positions` are indices into `token_ids`, ascending and above 0; `engine_logprobs` runs parallel to it.
     """
@@ -77,14 +77,14 @@ def weighted(
 ) -> list[WeightedTimeline]:
     """Flatten groups into timelines whose token weights sum to 1, unless the scheme is "constant" or "group".
 
-        a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, a token weighs
+        a batch of 2 groups of 2 episodes, token counts (10, 30) and (20, 40), one timeline each, weights of a token
         episode    1/2 of a group, 1/2 of an episode: 1/40, 1/120, 1/80, 1/160
-        timeline   1/4 of a timeline: the same here; an episode of two timelines would weigh twice
+        timeline   1/4 of a timeline: the same here; an episode of two timelines would count twice
         token      1/100, all of them
         constant   1/2 of a group, 1/2 of an episode, divided by `constant`, 50: 1/200, all of them
         group      1/2 of a group, all of them: the loss of a group is the sum of its tokens'
 
-    An episode without a reward (NaN advantage) weighs nothing and is left out of its group's count.
+    An episode without a reward (NaN advantage) has no weight and is left out of its group's count.
 
     Args:
         share: the part of the update's groups that `groups` are; advantages are multiplied by it. Groups without

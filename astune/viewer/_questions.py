@@ -39,7 +39,7 @@ class Questions:
 
 
 def question_of(episode: Episode) -> str:
-    """The task's query, or the last that was said to the model before it first answered; on one line, cut."""
+    """The task's query, or the last message to the model before it first answered; on one line, cut."""
     text = episode.task.main_query
     if not text:
         nodes = episode.forest.nodes

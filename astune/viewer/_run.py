@@ -270,7 +270,7 @@ class ViewedRun:
         except RunStoreError as error:
             problems.append(str(error))
             return None
-        if info.status == "running":  # it may be killed, which changes no file; who goes on with it writes it anew
+        if info.status == "running":  # a kill changes no file, and resuming writes this one again
             self._ended.drop()
         return info
 

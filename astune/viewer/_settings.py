@@ -77,7 +77,7 @@ def _read_by_section(text: str) -> tuple[Mapping[str, Any], Mapping[str, str]] |
             one, values = _section(section)
             root |= one
             flat |= values
-    except (yaml.YAMLError, TypeError):  # a value that goes on where a section seems to begin
+    except (yaml.YAMLError, TypeError):  # a line inside a value that looks like the start of a section
         return None
     return root, flat
 

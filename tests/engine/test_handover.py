@@ -139,7 +139,7 @@ async def test_a_step_smaller_than_rounding_that_did_not_arrive_is_seen_since_th
         assert weights.fingerprint().distance(Bigrams.random(0).logprobs(TEXT)) < 0.05
         await one.engine.load_weights(weights)
     one.all[0].ignores_weights = True
-    with pytest.raises(EngineError, match="says of a fixed text exactly what it said before"):
+    with pytest.raises(EngineError, match="gives a fixed text exactly the log-probabilities of before"):
         await one.engine.load_weights(weights.moved(layers=1e-4))
 
 

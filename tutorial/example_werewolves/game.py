@@ -24,7 +24,7 @@ class Player(Protocol):
     """What the game asks of a player."""
 
     async def speak(self, question: str, listeners: Sequence[Any]) -> str:
-        """Say something that the other players `listeners` hear."""
+        """Speak to the other players `listeners`."""
         ...
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
@@ -95,7 +95,7 @@ class Game:
         return chosen
 
     async def _night(self) -> list[str]:
-        """Who is dead in the morning, in the order of the seats."""
+        """The dead of the night, in the order of the seats."""
         attacked = await self._attack()
         dead = {attacked}
         for witch in self._living("witch"):
@@ -107,7 +107,7 @@ class Game:
         return [name for name in self.alive if name in dead]
 
     async def _attack(self) -> str:
-        """Whom the wolves kill: each names one, and the others of the pack hear it."""
+        """The wolves' victim: each names one, and the others of the pack learn of it."""
         wolves = self._living("werewolf")
         prey = [name for name in self.alive if name not in wolves]
         votes: list[str] = []
@@ -117,7 +117,7 @@ class Game:
         return self._most(votes)
 
     async def _brew(self, witch: str, attacked: str) -> set[str]:
-        """Who is dead after the witch has used a potion, or none."""
+        """The dead after the witch has used a potion, or none."""
         if "antidote" in self._potions:
             question = f"Tonight {attacked} is attacked. Do you use your antidote?"
             if await self._choose("save", witch, question, ("yes", "no")) == "yes":

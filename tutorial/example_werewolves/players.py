@@ -1,4 +1,4 @@
-"""Who plays: a language model as an agent of AgentScope, or a few lines of rules."""
+"""Players: a language model as an agent of AgentScope, or a few lines of rules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def suspicion(name: str, suspect: str) -> Msg:
 
 
 class Seat(AgentBase):
-    """A player as an agent. What it says is broadcast in a hub; what others say there it hears."""
+    """A player as an agent. Its messages are broadcast in a hub, where it receives those of the others."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ class Row:
 
 
 def rows_of(group: EpisodeGroup, advantages: Sequence[Advantage], algorithm: Algorithm) -> list[Row]:
-    """The trained timelines of one group, weighed within it: by what `BatchScale` counts, each counts 1."""
+    """The trained timelines of one group, weighted within it: by what `BatchScale` counts, each counts 1."""
     rows: list[Row] = []
     scheme = algorithm.token_weights
     timelines = weighted([group], [advantages], scheme, constant=algorithm.max_response_tokens)

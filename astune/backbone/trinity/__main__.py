@@ -65,7 +65,7 @@ def _forget_what_came_after(job: Mapping[str, Any]) -> None:
     if not step:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for name in ("explorer_meta.json", "latest_state_dict_iteration.txt"):  # the trainer gives out weights anew
+    for name in ("explorer_meta.json", "latest_state_dict_iteration.txt"):  # the trainer publishes its weights again
         (folder / name).unlink(missing_ok=True)
     (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 

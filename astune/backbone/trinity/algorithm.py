@@ -23,7 +23,7 @@ from astune.trainer.loss import LossInputs, PolicyLoss
 
 
 class WeightedGroups(AlgorithmType):
-    """Groups of episodes, their timelines weighed one by one (law 4)."""
+    """Groups of episodes, their timelines weighted one by one (law 4)."""
 
     use_critic = False
     use_reference = False

@@ -44,7 +44,7 @@ class ReportingExplorer(theirs.Explorer):
         replace(theirs, "RolloutCoordinator", Coordinator)
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
-        self.sync_offset += self._done  # a run that goes on may run ahead anew
+        self.sync_offset += self._done  # a resumed run may run ahead by as much again
 
     @hook
     @reporting_failures

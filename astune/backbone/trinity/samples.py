@@ -31,7 +31,7 @@ _FIELDS = [CustomField(_WEIGHT, "token_weights", torch.float32)]
 
 
 def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
-    """The rows of one group, with advantages as they weigh within it."""
+    """The rows of one group, with advantages weighted within it."""
     batch, _, task = uid.rpartition("/")
     return [
         Experience(

@@ -1,4 +1,4 @@
-"""verl's own loss, and beside it the terms of law 4's that it does not weigh token by token: KL and entropy."""
+"""verl's own loss, and beside it the terms of law 4's that it does not weight token by token: KL and entropy."""
 
 # pyright: reportMissingImports=false
 # verl is in an environment of its own.

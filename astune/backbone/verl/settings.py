@@ -72,7 +72,7 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
 
 
 def _model_engine(config: AstuneConfig, *, on_cpu: bool) -> str:
-    """Who trains, by verl's word."""
+    """The `model_engine` that trains: FSDP, or Megatron where the user asks for it."""
     asked = of_user(config, "verl", "model_engine") or _FSDP
     if asked == _MEGATRON:
         megatron.require_trainable(config, on_cpu=on_cpu)

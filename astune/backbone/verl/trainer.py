@@ -119,7 +119,7 @@ class ReportingTrainer(PPOTrainer):
         """The next tasks in astune's order, their groups named by the step that trains them."""
         per_step, n_tasks = self.config.data.train_batch_size, self.train_dataloader.batch_size
         numbers = range(self._n_begun, self._n_begun + n_tasks)
-        first = self._done * per_step  # tasks that an earlier process trained are not told
+        first = self._done * per_step  # the dataset leaves out what an earlier process trained
         rows = self.train_dataloader.collate_fn([self.train_dataset[number - first] for number in numbers])
         rows["uid"] = np.array([group_of(number, per_step) for number in numbers], dtype=object)
         self._n_begun += n_tasks

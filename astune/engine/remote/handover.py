@@ -123,7 +123,7 @@ class Handover:
             if said == said_earlier and fingerprint.changed_since(earlier) > _MOST:
                 raise EngineError(
                     f"{self._endpoint.root} does not compute with weights version {version}, which it was given: it "
-                    "says of a fixed text exactly what it said before, and the trainer does not",
+                    "gives a fixed text exactly the log-probabilities of before, and the trainer does not",
                     hint="`astune check numerics CONF` looks for the cause",
                 )
         self._before = fingerprint, said

@@ -1,7 +1,7 @@
 """Conversations as characters, for endpoints that take messages and give text: one message a line, in JSON.
 
 A "token" is then a character's code point. That keeps the one contract of engines, ids in and ids out, and the record
-exact in what was said; it says nothing of the model's real tokens, and such episodes cannot be trained.
+exact in its text; it says nothing of the model's real tokens, and such episodes cannot be trained.
 """
 
 from __future__ import annotations
