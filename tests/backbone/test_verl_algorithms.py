@@ -18,5 +18,5 @@ def test_algorithms_have_the_advantages_and_gradients_of_verls_own_of_the_same_n
     done = subprocess.run([PYTHON, SIDE], check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     differences: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    assert len(differences) == 6
+    assert len(differences) == 12
     assert max(differences.values()) < 2e-5, differences
