@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,31 @@ def test_make_writes_bytecode_whatever_the_shell_says():
 def test_no_more_test_files_reach_behind_the_public_surface():
     reaching = [path for path in sorted((_ROOT / "tests").rglob("*.py")) if _imports_private(path)]
     assert len(reaching) <= _FILES_WITH_PRIVATE_IMPORTS, "\n".join(map(str, reaching))
+
+
+def test_rooms_import_from_those_above_them_in_the_contributors_table():
+    table = (_ROOT / "docs/en/architecture.md").read_text().partition("## The rooms")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    rooms = [room for row in rows for room in re.findall(r"`(\w+)`", row)]
+    folders = {path.name for path in (_ROOT / "astune").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert set(rooms) == folders
+    listed = (_ROOT / "CONTRIBUTING.md").read_text().partition("Imports point downward:")[2].partition(".")[0]
+    assert re.findall(r"`(\w+)`", listed) == [room for room in rooms if room != "default_config"]
+    upward = [
+        f"{path.relative_to(_ROOT)}: {module}"
+        for room in rooms
+        for path in sorted((_ROOT / "astune" / room).rglob("*.py"))
+        for module in _modules_of_ours(path)
+        if module.split(".")[1] in rooms[rooms.index(room) + 1 :]
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def _modules_of_ours(path: Path) -> list[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    named = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    named += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return [module for module in named if module.startswith("astune.")]
 
 
 def _imports_private(path: Path) -> bool:
