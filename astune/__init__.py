@@ -10,11 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from astune.algorithm import Algorithm, TokenLoss, Tokens
     from astune.app import Evaluation, Run, debug, evaluate, resume, train, tune
     from astune.backbone.base import Backbone
     from astune.config import AstuneConfig, TaskReaderConfig, load_config
     from astune.engine import EngineBase
     from astune.env_service import Environment, EnvState, EnvStep
+    from astune.sandbox import Sandbox, SandboxConfig
     from astune.schema import (
         AstuneError,
         Completion,
@@ -33,10 +35,19 @@ if TYPE_CHECKING:
         TaskReaderError,
         WorkflowError,
     )
-    from astune.task_judge import GroupJudgeBase, JudgeBase
-    from astune.task_reader import TaskReaderBase
-    from astune.trackers import Tracker
+    from astune.scoring import after_marker, calculate, format_number, last_boxed, same_answer
+    from astune.task_judge import (
+        DenseEnvServiceJudge,
+        EnvServiceJudge,
+        GroupJudgeBase,
+        JudgeBase,
+        MathAnswerAndLlmAsJudge,
+        MathAnswerAsJudge,
+    )
+    from astune.task_reader import TaskReaderBase, TaskReaderHuggingFace
+    from astune.trackers import TrackedRun, Tracker
     from astune.workflow import (
+        AgentModel,
         AgentScopeLearnProtocol,
         AstuneProxy,
         Workflow,
@@ -51,11 +62,35 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "astune.app": ("Evaluation", "Run", "evaluate", "resume", "train", "tune"),
+    "astune.algorithm": (
+        "Algorithm",
+        "TokenLoss",
+        "Tokens",
+    ),
+    "astune.app": (
+        "Evaluation",
+        "Run",
+        "evaluate",
+        "resume",
+        "train",
+        "tune",
+    ),
     "astune.backbone.base": ("Backbone",),
-    "astune.config": ("AstuneConfig", "TaskReaderConfig", "load_config"),
+    "astune.config": (
+        "AstuneConfig",
+        "TaskReaderConfig",
+        "load_config",
+    ),
     "astune.engine": ("EngineBase",),
-    "astune.env_service": ("EnvState", "EnvStep", "Environment"),
+    "astune.env_service": (
+        "EnvState",
+        "EnvStep",
+        "Environment",
+    ),
+    "astune.sandbox": (
+        "Sandbox",
+        "SandboxConfig",
+    ),
     "astune.schema": (
         "AstuneError",
         "Completion",
@@ -74,10 +109,31 @@ _HOMES = {
         "TaskReaderError",
         "WorkflowError",
     ),
-    "astune.task_judge": ("GroupJudgeBase", "JudgeBase"),
-    "astune.task_reader": ("TaskReaderBase",),
-    "astune.trackers": ("Tracker",),
+    "astune.scoring": (
+        "after_marker",
+        "calculate",
+        "format_number",
+        "last_boxed",
+        "same_answer",
+    ),
+    "astune.task_judge": (
+        "DenseEnvServiceJudge",
+        "EnvServiceJudge",
+        "GroupJudgeBase",
+        "JudgeBase",
+        "MathAnswerAndLlmAsJudge",
+        "MathAnswerAsJudge",
+    ),
+    "astune.task_reader": (
+        "TaskReaderBase",
+        "TaskReaderHuggingFace",
+    ),
+    "astune.trackers": (
+        "TrackedRun",
+        "Tracker",
+    ),
     "astune.workflow": (
+        "AgentModel",
         "AgentScopeLearnProtocol",
         "AstuneProxy",
         "Workflow",
@@ -92,7 +148,9 @@ _ALIASES = {"EnvironmentBase": "Environment"}
 """Alternative names that are accepted as well."""
 
 __all__ = [
+    "AgentModel",
     "AgentScopeLearnProtocol",
+    "Algorithm",
     "AstuneConfig",
     "AstuneError",
     "AstuneProxy",
@@ -100,9 +158,11 @@ __all__ = [
     "Completion",
     "ConfigError",
     "ContextOverflow",
+    "DenseEnvServiceJudge",
     "EngineBase",
     "EngineError",
     "EnvError",
+    "EnvServiceJudge",
     "EnvState",
     "EnvStep",
     "Environment",
@@ -112,26 +172,39 @@ __all__ = [
     "JudgeBase",
     "JudgeError",
     "MalformedCall",
+    "MathAnswerAndLlmAsJudge",
+    "MathAnswerAsJudge",
     "Message",
     "Reward",
     "Run",
     "SamplingParams",
+    "Sandbox",
+    "SandboxConfig",
     "SandboxError",
     "Task",
     "TaskReaderBase",
     "TaskReaderConfig",
     "TaskReaderError",
+    "TaskReaderHuggingFace",
+    "TokenLoss",
+    "Tokens",
+    "TrackedRun",
     "Tracker",
     "Workflow",
     "WorkflowError",
     "WorkflowOutput",
+    "after_marker",
+    "calculate",
     "debug",
     "evaluate",
     "execute_python_code",
     "execute_shell_command",
+    "format_number",
+    "last_boxed",
     "load_config",
     "resume",
     "run_python_code",
+    "same_answer",
     "train",
     "tune",
 ]

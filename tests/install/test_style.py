@@ -68,6 +68,13 @@ def test_rooms_import_from_those_above_them_in_the_contributors_table():
     assert not upward, "\n".join(upward)
 
 
+def test_tutorials_import_from_astune_itself_and_hide_nothing_from_the_type_checker():
+    open_rooms = ("astune.debug", "astune.environments.")  # breakpoints, and what a built-in environment says of itself
+    for path in sorted((_ROOT / "tutorial").rglob("*.py")):
+        assert not re.search(r"(pyright|type): ignore", path.read_text()), path
+        assert all(module.startswith(open_rooms) for module in _modules_of_ours(path)), path
+
+
 def _modules_of_ours(path: Path) -> list[str]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     named = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]

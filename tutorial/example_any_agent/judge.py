@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from astune import JudgeBase, Reward, Task
-from astune.scoring.math_answer import last_boxed, same_answer
+from astune import JudgeBase, Reward, Task, last_boxed, same_answer
 
 FOUND, CALCULATED = 0.5, 0.1
 """Rewards on the way: the right number was calculated, or any."""

@@ -11,6 +11,7 @@ import json
 import sys
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from agent import solve
 from openai import OpenAI
@@ -18,9 +19,9 @@ from openai import OpenAI
 CLIENT = OpenAI(base_url="http://127.0.0.1", api_key="each episode has its own")
 
 
-def ask(client: OpenAI, model: str, messages: list[dict[str, str]]) -> str:
+def ask(client: OpenAI, model: str, messages: Any) -> str:
     """The model's answer, as it comes."""
-    stream = client.chat.completions.create(model=model, messages=messages, stream=True)  # type: ignore[call-overload]
+    stream = client.chat.completions.create(model=model, messages=messages, stream=True)
     return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
 
 

@@ -11,8 +11,7 @@ import random
 from pathlib import Path
 from typing import Any, get_args
 
-from astune import Task, TaskReaderBase, TaskReaderConfig
-from astune.scoring.arithmetic import calculate, format_number
+from astune import Task, TaskReaderBase, TaskReaderConfig, calculate, format_number
 from tutorial.example_calculator.rules import cue_words
 from tutorial.example_calculator.tasks import Split, different_tasks, make_tasks, numbers_of
 from tutorial.example_calculator.wordings import TRAIN, VALIDATION, Kind, Wording

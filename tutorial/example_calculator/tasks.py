@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from astune import Task, TaskReaderBase, TaskReaderConfig, TaskReaderError
-from astune.scoring.arithmetic import calculate, format_number
+from astune import Task, TaskReaderBase, TaskReaderConfig, TaskReaderError, calculate, format_number
 from tutorial.example_calculator.rules import cue_words
 
 Split = Literal["train", "validation"]

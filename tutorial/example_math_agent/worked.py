@@ -17,6 +17,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -25,10 +26,7 @@ from agentscope.formatter import DashScopeChatFormatter
 from agentscope.model import ChatModelBase
 from pydantic import ValidationError
 
-from astune import AstuneConfig, Message, Task
-from astune.schema import start_in_thread
-from astune.scoring.math_answer import after_marker
-from astune.task_reader import TaskReaderHuggingFace
+from astune import AstuneConfig, Message, Task, TaskReaderHuggingFace, after_marker
 from tutorial.example_math_agent.math_agent import ExampleMathLearn, FinalResult, solved
 
 _CALCULATION = re.compile(r"<<(.*?)=.*?>>")
@@ -49,7 +47,8 @@ class WorkedRows(TaskReaderHuggingFace):
 
     def training_tasks(self) -> list[Task]:
         worked = self._worked(super().training_tasks(), "training")
-        return start_in_thread(lambda: asyncio.run(_demonstrated(worked)), name="worked-rows").result()
+        with ThreadPoolExecutor(max_workers=1) as other_thread:  # this one may have an event loop
+            return other_thread.submit(asyncio.run, _demonstrated(worked)).result()
 
     def validation_tasks(self) -> list[Task]:
         return [task for task, _ in self._worked(super().validation_tasks(), "held-out")]

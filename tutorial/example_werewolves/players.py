@@ -14,7 +14,7 @@ from agentscope.message import Msg
 from agentscope.pipeline import MsgHub
 from pydantic import create_model
 
-from astune.workflow import AgentModel
+from astune import AgentModel
 from tutorial.example_werewolves.game import NOBODY
 
 _SIDES = {
@@ -91,8 +91,8 @@ class ModelSeat(Seat):
         return Msg(self.name, said.split("\n")[0].strip(), "assistant")
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
-        one_of: Any = Literal[tuple(options)]  # pyright: ignore
-        form: Any = create_model("Choice", choice=(one_of, ...))
+        one_of: Any = Literal
+        form: Any = create_model("Choice", choice=(one_of[tuple(options)], ...))
         asked = f'{question} One of: {", ".join(options)}. Answer in JSON, as {{"choice": "{options[0]}"}}.'
         answer = await self._answer(asked, form)
         try:
