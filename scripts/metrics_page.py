@@ -10,8 +10,8 @@ INTRODUCTION = """# Metrics
 
 Every step writes one line into the run's `metrics.jsonl`, and every measurement on held-out tasks another one. These
 are the names in it, the same with every backbone that has the figure. The [log viewer](viewer.md#curves) draws each
-and says what it is when the pointer is on its title; [trackers](trackers.md) get them under the same names. A name in angle brackets
-stands for any part of a name, and a unit of `share` is a part of 1.
+and says what it is when the pointer is on its title; [trackers](trackers.md) get them under the same names. A name in
+angle brackets stands for any part of a name, and a unit of `share` is a part of 1.
 
 ```bash
 astune export-metrics launcher_record/calculator --to csv --out metrics.csv

@@ -22,7 +22,7 @@ from astune.renderers.text_renderer import TextRenderer
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, stepped
-from astune.trainer.ledger import RolloutResult, StepLedger
+from astune.trainer.ledger import RolloutResult, StepLedger, drop_untrained
 from astune.trainer.measures import PhaseClock
 
 NOT_TRAINED = "debug run"
@@ -107,8 +107,7 @@ async def debug(
                     temperature=config.rollout.temperature,
                 )
             after = engine.stats()
-            for group in groups:
-                group.dropped = group.dropped or NOT_TRAINED
+            drop_untrained(groups, NOT_TRAINED)
             balance = pool.balance(groups, before, after)
             rollouts = RolloutResult(groups, before, after, clock.seconds["rollout"], balance)
             ledger.record_untrained(rollouts, seconds=clock.seconds)

@@ -30,9 +30,8 @@ from astune.runs import EpisodeReader, RunDirectory
 from astune.runs.report import BEST_PROMPTS
 from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, WorkflowError, install_extra
 from astune.task_judge.judged import problem_of
-from astune.trainer.ledger import RolloutResult, StepLedger
+from astune.trainer.ledger import RolloutResult, StepLedger, drop_untrained
 from astune.trainer.measures import PhaseClock
-from astune.trainer.resume_point import ResumePoint
 from astune.workflow.loading import load_workflow
 
 REFERENCE = "astune.backbone.prompt_search->PromptSearch"
@@ -150,8 +149,7 @@ class _Player:
             )
         after, failed = engine.stats(), [group.dropped for group in groups if group.dropped is not None]
         if split == "train":
-            for group in groups:
-                group.dropped = group.dropped or NOT_TRAINED
+            drop_untrained(groups, NOT_TRAINED)
         balance = pool.balance(groups, before, after)
         return RolloutResult(groups, before, after, sum(clock.seconds.values()), balance), failed
 
@@ -172,8 +170,7 @@ class _Player:
         Raises:
             WorkflowError: one of them could not be played.
         """
-        step = self.ledger.step + 1
-        self.ledger.resume_point = ResumePoint(step, self.ledger.resume_point.trained_s, {})
+        self.ledger.begin_untrained(self.ledger.step + 1)
         played, failed = await self.play(prompts, tasks, "train", self.config.rollout.temperature)
         self.ledger.record_untrained(played, seconds={"rollout": played.seconds}, more=more)
         if failed:
@@ -182,7 +179,7 @@ class _Player:
 
     def skip_to(self, step: int, recorded: EpisodeReader) -> list[Episode]:
         """The episodes of a step that an earlier process of the run played."""
-        self.ledger.resume_point = ResumePoint(step, self.ledger.resume_point.trained_s, {})
+        self.ledger.begin_untrained(step)
         return [each for each in recorded.episodes(step=step, split="train") if each.status != "error"]
 
 

@@ -6,7 +6,7 @@ went, metrics, annotations, the best model, when the run is over and where it re
     rollouts of a step    -> batch -> the backbone's update -> record_step     metrics, annotations, resume point
     validation rollouts   -> record_validation -> rate, save                   scores, best model, early stop
 
-The ledger is the only writer of metrics. It knows neither engines nor gradients,
+The ledger is the only writer of the metrics of shipped backbones. It knows neither engines nor gradients,
 and imports no torch: a debug run has none where its model is behind a server.
 """
 
@@ -65,6 +65,12 @@ def drop_without_variance(groups: Iterable[EpisodeGroup], algorithm: Algorithm) 
     """Mark groups that nothing can be learnt from, since all their advantages are zero, as dropped."""
     for group in without_variance(algorithm, [group for group in groups if group.dropped is None]):
         group.dropped = NO_VARIANCE
+
+
+def drop_untrained(groups: Iterable[EpisodeGroup], why: str) -> None:
+    """Mark groups of a run that does not train as dropped."""
+    for group in groups:
+        group.dropped = group.dropped or why
 
 
 def batch_of(
@@ -203,12 +209,9 @@ class StepLedger:
         Raises:
             TrainerError: a sampled token is in no account, or in two; nothing is recorded.
         """
-        balance = rollouts.balance
-        if report is not None:
-            balance.trained = report.trained_tokens
-        require_zero(balance)
+        account(rollouts.balance, trained=0 if report is None else report.trained_tokens)
         self._annotate(batch, rollouts.groups, {} if report is None else report.logprobs)
-        measures = rollouts.metrics() | dict(more or {}) | balance_metrics(balance)
+        measures = rollouts.metrics() | dict(more or {}) | balance_metrics(rollouts.balance)
         measures |= self._watch.look_at(batch.step, rollouts.groups) | league_metrics(self._config, rollouts.groups)
         if report is not None:
             measures |= {f"train/{name}": value for name, value in report.metrics.items()}
@@ -217,6 +220,10 @@ class StepLedger:
         self._record(batch.step, "train", measures, seconds, moved.trained_s)
         self.resume_point = moved
         return measures
+
+    def begin_untrained(self, step: int) -> None:
+        """Move to a step of a run that does not train, whose episodes and metrics are recorded as its own."""
+        self.resume_point = ResumePoint(step, self.resume_point.trained_s, {})
 
     def record_untrained(
         self, rollouts: RolloutResult, *, seconds: Mapping[str, float], more: Mapping[str, float] | None = None
@@ -321,8 +328,9 @@ class StepLedger:
         self._on_record(step, split, measures)
 
 
-def require_zero(balance: TokenBalance) -> None:
-    """Raise TrainerError where a sampled token is in no account, or in two (law 3)."""
+def account(balance: TokenBalance, *, trained: int) -> None:
+    """Count a step's trained tokens. Raises TrainerError where a sampled token is in no account, or in two (law 3)."""
+    balance.trained = trained
     if balance.difference:
         raise TrainerError(
             f"the token balance is off by {balance.difference}: {balance}",

@@ -28,7 +28,7 @@ from astune.backbone.recorder import Recorder
 from astune.rollout import RolloutObserver
 from astune.runs import EpisodeStore
 from astune.schema import Episode, Split, Task, TrainerError
-from astune.trainer.ledger import StepLedger, require_zero
+from astune.trainer.ledger import StepLedger, account
 from astune.trainer.loss import PolicyLoss
 from astune.trainer.step_report import StepReport
 
@@ -108,8 +108,7 @@ class RunWriter:
             )
         rollouts = self._collected.take(message.groups)
         batch = ledger.batch(step, rollouts, self._loss.algorithm)
-        rollouts.balance.trained = trained.n_tokens(message.rows)
-        require_zero(rollouts.balance)
+        account(rollouts.balance, trained=trained.n_tokens(message.rows))
         report: StepReport | None = None
         if message.rows:
             report = trained.report_of(message.rows, batch, self._loss, metrics=message.metrics, lr=self._next_lr)
