@@ -68,7 +68,7 @@ def _trained(dtype: str) -> PolicyModel:
 
     model = PolicyModel.load(_folder(), ModelConfig.model_validate({"device": "cpu", "dtype": dtype}), seed=0)
     model.tokens_kept = KEPT_TOKENS
-    model.masters.step(OptimConfig(), 0.0)
+    model.master_weights.step(OptimConfig(), 0.0)
     return model
 
 
@@ -78,7 +78,7 @@ def trainer(_: int, dtype: str) -> Found:
 
     model = _trained(dtype)
     give_back_freed_memory()
-    state = model.masters.state_dict(OptimConfig())
+    state = model.master_weights.state_dict(OptimConfig())
     weights = {each.data_ptr(): each.nbytes for each in model.module.parameters()}
     masters = {each.data_ptr(): each.nbytes for each in state["masters"].values()}
     moments = [one[name].nbytes for one in state["optimizer"]["state"].values() for name in ("exp_avg", "exp_avg_sq")]
@@ -124,7 +124,7 @@ def step(tokens: int, dtype: str) -> Found:
             )
         )  # fmt: skip
     batch = pack(weighted([EpisodeGroup(task, members)], [[-1.0, 1.0]], "episode"), torch.device("cpu"))
-    for gradient in model.masters.gradients().values():
+    for gradient in model.master_weights.gradients().values():
         gradient.zero_()  # written once, so that all of it takes memory
     give_back_freed_memory()
     before = resident("VmRSS")

@@ -168,7 +168,7 @@ class Bench:
 
         for part in split(timelines, self._tokens, layout=layout):
             accumulate_gradient(self._model, [pack(part, self._model.device, layout=layout)], self._loss, 1.0)
-        self._model.masters.clear_gradients()
+        self._model.master_weights.clear_gradients()
 
     def _count(self, timelines: Sequence[Any], layout: Any, *, with_memory: bool) -> Measured:
         """Everything but seconds. Memory takes a pass over the largest micro-batch, which also warms up."""

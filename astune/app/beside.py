@@ -125,13 +125,13 @@ def started(companions: Sequence[Companion], experiment: Path, console: Console)
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def wait(line: str, passed_s: float) -> None:
         if console.is_terminal:
             status.update(Text(f"{line}, {passed_s:.0f} s"))
-        elif line not in said:
-            said.add(line)
+        elif line not in printed:
+            printed.add(line)
             say(line)
 
     with Companions(companions, experiment) as beside:

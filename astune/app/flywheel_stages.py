@@ -345,7 +345,7 @@ def _require_measured(measured: Evaluation, n_tasks: int, what: str) -> None:
 def _by_task(measured: Evaluation) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for episode in measured.episodes:
-        of = found.setdefault(episode.task.task_id, {"success": [], "said": _last_said(episode)})
+        of = found.setdefault(episode.task.task_id, {"success": [], "said": _last_answer(episode)})
         of["success"].append(episode.reward is not None and episode.reward.is_success)
     return found
 
@@ -354,9 +354,9 @@ def _successes(found: Mapping[str, Mapping[str, Any]]) -> dict[str, list[bool]]:
     return {name: each["success"] for name, each in found.items()}
 
 
-def _last_said(episode: Episode) -> str:
-    said = episode.forest.answers()
-    return str(said[-1].content) if said else ""
+def _last_answer(episode: Episode) -> str:
+    answers = episode.forest.answers()
+    return str(answers[-1].content) if answers else ""
 
 
 def _question(task: Task) -> str:

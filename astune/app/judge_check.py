@@ -28,12 +28,12 @@ class JudgeCheck:
     """Measured behaviour of a judge.
 
     `gained` is what each probe added to the bad answer's reward, by task; `wavered` is the spread of rewards of the
-    same episode; `told_apart` is whether the good answer had the higher reward.
+    same episode; `distinguished` is whether the good answer had the higher reward.
     """
 
     gained: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PROBES})
     wavered: list[float] = field(default_factory=list)
-    told_apart: list[bool] = field(default_factory=list)
+    distinguished: list[bool] = field(default_factory=list)
     labels: Agreement | None = None
     usage: Usage = field(default_factory=Usage)
     episodes: int = 0
@@ -44,9 +44,9 @@ class JudgeCheck:
         found = [f"an answer that {name} earns more" for name, gains in self.gained.items() if _most(gains) > TOLERANCE]
         if _most(self.wavered) > 2 * TOLERANCE:
             found.append(f"the same episode is rewarded {_most(self.wavered):.2f} apart")
-        if self.told_apart and sum(self.told_apart) < len(self.told_apart):
-            wrong = len(self.told_apart) - sum(self.told_apart)
-            found.append(f"of {len(self.told_apart)} reference answers {wrong} earn no more than another task's")
+        if self.distinguished and sum(self.distinguished) < len(self.distinguished):
+            wrong = len(self.distinguished) - sum(self.distinguished)
+            found.append(f"of {len(self.distinguished)} reference answers {wrong} earn no more than another task's")
         return found
 
 
@@ -117,7 +117,7 @@ async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCh
     answers = [good, bad, *probed.values()]
     first = await _rewards(judge, task, answers, check)
     again = (await _rewards(judge, task, answers[1::-1], check))[::-1]
-    check.told_apart.append(first[0] > first[1])
+    check.distinguished.append(first[0] > first[1])
     check.wavered += [abs(one - other) for one, other in zip(first, again, strict=False)]
     for name, reward in zip(probed, first[2:], strict=True):
         check.gained[name].append(reward - first[1])

@@ -15,6 +15,6 @@ def users_traceback(failure: BaseException) -> str:
         while trace is not None and not is_users(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
         if trace is not None and (cause.__cause__ is None or not isinstance(cause, AstuneError)):
-            told = traceback.TracebackException(type(cause), cause.with_traceback(trace), trace)
-            return "".join(told.format()).rstrip()
+            formatted = traceback.TracebackException(type(cause), cause.with_traceback(trace), trace)
+            return "".join(formatted.format()).rstrip()
     return ""

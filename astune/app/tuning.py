@@ -84,7 +84,7 @@ def tune(
         ConfigError: an argument is not supported by ASTuner.
         AstuneError: the run could not start, or failed.
     """
-    _require_ours(model, auxiliary_models)
+    _require_supported(model, auxiliary_models)
     values: dict[str, Any] = {"rollout.workflow": workflow_func, "task_judge.judge_protocol": judge_func}
     values |= {"project_name": project_name, "experiment_name": experiment_name, "trackers": monitor_type}
     values |= _of_model(model) | _of_algorithm(algorithm) | _of_datasets(train_dataset, eval_dataset, algorithm)
@@ -138,7 +138,7 @@ def _named(dataset: Dataset) -> dict[str, Any]:
     return {"dataset_path": dataset.path, "subset": dataset.name, "split": dataset.split}
 
 
-def _require_ours(model: TunedModel | None, auxiliary_models: Mapping[str, Any] | None) -> None:
+def _require_supported(model: TunedModel | None, auxiliary_models: Mapping[str, Any] | None) -> None:
     if auxiliary_models:
         raise ConfigError(
             f"auxiliary_models: {', '.join(auxiliary_models)} would have to be served, which astune.tune does not do",

@@ -93,11 +93,11 @@ def _warn_of_other_bases(config: AstuneConfig) -> None:
 def _require_one_tokenizer(path: str, folder: Path, own: list[tuple[Base, Path]]) -> None:
     from astune.renderers.template import ChatTemplate
 
-    ours = ChatTemplate.load(folder, path)
+    template = ChatTemplate.load(folder, path)
     for base, other in own:
         with named(base):
-            theirs = ChatTemplate.load(other, base.path)
-        if differs := _difference(ours, theirs):
+            other_template = ChatTemplate.load(other, base.path)
+        if differs := _difference(template, other_template):
             raise ConfigError(
                 f"astune.{base.key} is {base.path}, whose {differs} other than that of model.path, {path}: a run has "
                 "one record of tokens, which all its policies read and write",

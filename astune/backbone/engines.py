@@ -149,10 +149,10 @@ def _own(own: type[EngineBase], config: AstuneConfig) -> OpenModel:
 async def _served(config: AstuneConfig, weights: PublishedWeights | None, closing: AsyncExitStack) -> OpenModel:
     addresses = require_addresses(config)
     key = key_from(config.engine.api_key_env)
-    ours = not config.engine.base_url
+    is_started = not config.engine.base_url
     endpoints: list[Endpoint] = []
     for base_url in addresses:
-        endpoint = Endpoint(base_url, model=config.model.path if ours else config.engine.model, api_key=key)
+        endpoint = Endpoint(base_url, model=config.model.path if is_started else config.engine.model, api_key=key)
         closing.push_async_callback(endpoint.aclose)
         await endpoint.choose_model()
         endpoints.append(endpoint)

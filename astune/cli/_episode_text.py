@@ -37,7 +37,7 @@ def draw_episode(episode: Episode) -> RenderableType:
             Text(f"{indent}  malformed call: {visible(raw)}", style="bold red", overflow="fold")
             for raw in node.malformed_calls
         ]
-    parts += [Text(line, overflow="fold") for line in _books(episode)]
+    parts += [Text(line, overflow="fold") for line in _token_counts(episode)]
     parts.append(_verdict(episode))
     return Group(*parts)
 
@@ -89,7 +89,7 @@ def _indented(body: str, indent: str) -> str:
     return "\n".join(f"{indent}    {line}" for line in visible(body).splitlines())
 
 
-def _books(episode: Episode) -> Iterator[str]:
+def _token_counts(episode: Episode) -> Iterator[str]:
     forest, timelines = episode.forest, episode.timelines
     read = sum(len(node.prompt_delta) for node in forest.nodes)
     calls = sum(node.sampled for node in forest.nodes)

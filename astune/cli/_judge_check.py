@@ -40,7 +40,8 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
         style = "red" if max(gains) > TOLERANCE else ""
         table.add_row(name, f"{fmean(gains):+.2f}", f"{max(gains):+.2f}", style=style)
     lines = [
-        f"reference answers that earn more than another task's: {sum(check.told_apart)} of {len(check.told_apart)}",
+        f"reference answers that earn more than another task's: {sum(check.distinguished)} "
+        f"of {len(check.distinguished)}",
         f"the same episode judged twice: at most {max(check.wavered):.2f} apart",
         f"helper model: {check.usage.tokens / check.episodes:,.0f} tokens and "
         f"{check.usage.calls / check.episodes:.2g} calls an episode",

@@ -122,12 +122,12 @@ def _half(name: str, transcript: Transcript) -> str:
     verdict = {True: "success", False: "failed", None: "no reward"}[transcript.success]
     reward = "" if transcript.reward is None else f", reward {transcript.reward:g}"
     turns = transcript.turns[1:] if transcript.turns and not transcript.turns[0].written else transcript.turns
-    said = "".join(
+    shown_turns = "".join(
         f'<div class="turn{" written" if turn.written else ""}"><span class="faint">{_text(turn.role)}</span> '
         f"{_text(_cut(turn.text.strip() or '(nothing)'))}</div>"
         for turn in turns
     )
-    return f'<div class="half"><b class="{style}">{name}: {verdict}{reward}</b>{said}</div>'
+    return f'<div class="half"><b class="{style}">{name}: {verdict}{reward}</b>{shown_turns}</div>'
 
 
 def _account(balance: TokenBalance) -> Iterable[str]:

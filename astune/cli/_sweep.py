@@ -50,7 +50,9 @@ def sweep(
             [now] = found([trial])
             if status != 0 or now.state != "finished":
                 failed.append(trial)
-            outcome = f"failed with status {status}; see {log_of(trial)}" if trial in failed else _said(now.held_out())
+            outcome = (
+                f"failed with status {status}; see {log_of(trial)}" if trial in failed else _outcome(now.held_out())
+            )
             _say(console, f"{trial.name}: {outcome}")
     except KeyboardInterrupt:
         _say(console, "interrupted; the same command resumes it")
@@ -164,7 +166,7 @@ def _curve(group: str, index: int, trials: Sequence[Trial]) -> Line:
     return Line(group, f"line-{index % N_CURVES}", [(step, means[step]) for step in steps], band)
 
 
-def _said(score: HeldOut | None) -> str:
+def _outcome(score: HeldOut | None) -> str:
     if score is None:
         return "finished; nothing was measured on held-out tasks"
     return f"finished; held-out {score.first:.3f} -> {score.last:.3f}, best {score.best:.3f} in step {score.best_step}"

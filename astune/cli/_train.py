@@ -85,19 +85,19 @@ def _print_plan(experiment: Experiment, flags: CompanionFlags, console: Console,
     costly = config.task_reader.type == "data_generation"
     with_tasks = not costly and not (companions and _service_of_tasks_is_away(config))
     parts = load_checked(config, partial(experiment.load_parts, console, with_tasks=with_tasks))
-    theirs = backbone.full_plan(config, parts, base_dir=experiment.base_dir)
+    engine_plan = backbone.full_plan(config, parts, base_dir=experiment.base_dir)
     if backbone.trains:
         from astune.backbone.memory import estimates_of
 
         memory = estimates_of(config)
     for line in plan(config, parts, experiment.run_path, companions, memory, experiment.base_dir):
         say(line)
-    if theirs:
-        heading, _, _ = theirs.partition("\n")  # says for which machines it was made
+    if engine_plan:
+        heading, _, _ = engine_plan.partition("\n")  # says for which machines it was made
         say(f"  engine     {config.backbone} {heading.removeprefix('# ')}; its whole configuration: --dry-run=full")
     say(f"\nresolved configuration\n{dump(config)}")
-    if theirs and in_full:
-        say(f"{config.backbone}'s configuration\n{theirs}")
+    if engine_plan and in_full:
+        say(f"{config.backbone}'s configuration\n{engine_plan}")
     return 0
 
 

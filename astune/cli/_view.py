@@ -76,14 +76,14 @@ def export_report(path: Path | None, to: Path, episode_ids: Sequence[str]) -> in
 
     run = resolve_run(path, record_dir=RECORD_DIR)
     console = Console(markup=False, highlight=False, soft_wrap=True)
-    console.print(_told_run(run, path, to))
+    console.print(_heading(run, path, to))
     n_bytes = write_report(run, to, episode_ids)
     episodes = "1 episode" if len(episode_ids) == 1 else f"{len(episode_ids)} episodes"
     console.print(f"{to}: {run.parent.name}/{run.name}, {episodes}, {n_bytes / 1e6:.1f} MB")
     return 0
 
 
-def _told_run(run: Path, path: Path | None, to: Path) -> str:
+def _heading(run: Path, path: Path | None, to: Path) -> str:
     """Name the run, and how to choose another one if `path` was not the run itself."""
     name = f"{run.parent.name}/{run.name}"
     if path is not None and any(each.resolve().is_relative_to(run) for each in (path, RECORD_DIR / path)):

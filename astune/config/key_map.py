@@ -48,17 +48,17 @@ def engine_values(config: AstuneConfig, keys: KeyMap) -> dict[str, Any]:
     Raises:
         ConfigError: the map has an unknown astune key or an invalid expression.
     """
-    ours = config.model_dump(mode="json")
+    config_values = config.model_dump(mode="json")
     values: dict[str, Any] = {}
     for source, targets in keys.items():
-        value = _arithmetic(source, ours) if source.startswith("(") else _value_of(source, ours)
+        value = _arithmetic(source, config_values) if source.startswith("(") else _value_of(source, config_values)
         if value is not None:
             values |= dict.fromkeys(targets, value)
     return values
 
 
-def _value_of(key: str, ours: Mapping[str, Any]) -> Any:
-    value: Any = ours
+def _value_of(key: str, config_values: Mapping[str, Any]) -> Any:
+    value: Any = config_values
     for name in key.removeprefix(_ROOT).split("."):
         if not isinstance(value, Mapping) or name not in value:
             raise ConfigError(
@@ -68,23 +68,23 @@ def _value_of(key: str, ours: Mapping[str, Any]) -> Any:
     return value
 
 
-def _arithmetic(expression: str, ours: Mapping[str, Any]) -> Any:
+def _arithmetic(expression: str, config_values: Mapping[str, Any]) -> Any:
     """Evaluate the expression; None if one of its keys is null."""
     try:
-        return _evaluate(ast.parse(expression, mode="eval").body, ours)
+        return _evaluate(ast.parse(expression, mode="eval").body, config_values)
     except (SyntaxError, ValueError, ZeroDivisionError) as cause:
         raise ConfigError(f"the key map has the expression {expression}: {cause}", hint="see key_map.py") from cause
 
 
-def _evaluate(node: ast.expr, ours: Mapping[str, Any]) -> Any:
+def _evaluate(node: ast.expr, config_values: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return node.value
     if isinstance(node, ast.Attribute):
-        return _value_of(ast.unparse(node), ours)
+        return _value_of(ast.unparse(node), config_values)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        both = _evaluate(node.left, ours), _evaluate(node.right, ours)
+        both = _evaluate(node.left, config_values), _evaluate(node.right, config_values)
         return None if None in both else _OPERATORS[type(node.op)](*both)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-        values = [_evaluate(argument, ours) for argument in node.args]
+        values = [_evaluate(argument, config_values) for argument in node.args]
         return None if None in values else _FUNCTIONS[node.func.id](*values)
     raise ValueError(f"{ast.unparse(node)} is not arithmetic over keys")

@@ -238,8 +238,8 @@ class AstuneConfig(StrictModel):
     @property
     def constrained_tokens(self) -> ConstrainedTokens:
         """Treatment of tokens that were sampled under a grammar."""
-        ours = self.engine.type == "in_process" and self.cluster_engine is None
-        return self.trainer.loss.constrained_tokens or ("replay" if ours else "mask")
+        in_process = self.engine.type == "in_process" and self.cluster_engine is None
+        return self.trainer.loss.constrained_tokens or ("replay" if in_process else "mask")
 
     @property
     def validation_temperature(self) -> float:

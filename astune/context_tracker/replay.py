@@ -59,8 +59,8 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
             rendered = renderer.render(messages, path[0].tools)
         else:
             answer = path[answered]
-            said = answer.token_ids[len(answer.prompt_delta) :]
-            rendered = renderer.extend(messages[: answered + 1], said, messages[answered + 1 :], path[0].tools)
+            sampled_ids = answer.token_ids[len(answer.prompt_delta) :]
+            rendered = renderer.extend(messages[: answered + 1], sampled_ids, messages[answered + 1 :], path[0].tools)
     except AstuneError as cause:
         yield f"node {node.node_id}: its conversation cannot be rendered: {cause}"
         return

@@ -371,11 +371,11 @@ class ContextTracker:
             return "tools changed"
         if pending.rewritten:
             return REWRITTEN
-        said = [identity(message) for message in new]
-        cause = fork_cause(_identities(way), said)
+        added = [identity(message) for message in new]
+        cause = fork_cause(_identities(way), added)
         if cause not in VAGUE:
             return cause
-        others = (fork_cause(_identities(self._way_on(branch)), said) for branch in reversed(list(own)[:-1]))
+        others = (fork_cause(_identities(self._way_on(branch)), added) for branch in reversed(list(own)[:-1]))
         return next((other for other in others if other not in VAGUE), cause)
 
     def _way_on(self, node: int) -> list[MessageNode]:

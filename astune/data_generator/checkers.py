@@ -94,10 +94,10 @@ async def judged(source: str, answers: Sequence[str], sandbox: SandboxConfig) ->
     program = f"{source}\n\n{_HARNESS.format(answers=json.dumps(list(answers)), mark=mark)}"
     running = await shared_sandbox(sandbox)
     result = await running.run(program, timeout_s=_TIMEOUT_S, name="a checker")
-    [*said] = [line for line in result.stdout.splitlines() if line.startswith(mark)]
-    if result.returncode != 0 or len(said) != 1:
+    [*marked] = [line for line in result.stdout.splitlines() if line.startswith(mark)]
+    if result.returncode != 0 or len(marked) != 1:
         return None
-    verdicts = [character == "1" for character in said[0][len(mark) :]]
+    verdicts = [character == "1" for character in marked[0][len(mark) :]]
     return verdicts if len(verdicts) == len(answers) else None
 
 

@@ -104,7 +104,7 @@ class ExplorationSource:
                 steps = [{"action": action, "observation": seen} for action, seen in walked]
                 asked = data(beginning=beginning, steps=steps)
                 action = (await self._model.ask_json(instruction, asked, _Action, number=ask.number)).action
-                step = await handle.step(_said(action))
+                step = await handle.step(_message_of(action))
                 walked.append((action, _text(step.state)))
                 if step.is_terminated:
                     break
@@ -127,7 +127,7 @@ class Reproduced:
             number = 0
             terminated = False
             while number < len(actions) and not terminated:
-                terminated = (await handle.step(_said(actions[number]))).is_terminated
+                terminated = (await handle.step(_message_of(actions[number]))).is_terminated
                 number += 1
             if not await handle.evaluate():
                 return "executed again, it is not reached"
@@ -143,7 +143,7 @@ def _opened(task: Task) -> EnvironmentHandle:
     return handle
 
 
-def _said(action: str) -> Message:
+def _message_of(action: str) -> Message:
     return {"role": "assistant", "content": action}
 
 

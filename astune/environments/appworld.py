@@ -98,12 +98,12 @@ class AppWorldEnvironment(Environment):
             output, is_completed = _ran(self._process.ask("run", timeout_s=STEP_S, code=blocks[0]))
         except Ended as how:
             return self._end_of_world(f"the code's world {how}")
-        except Raised as said:  # the agent's code can say so too
-            return self._end_of_world(said.message)
+        except Raised as refused:  # the agent's code can say so too
+            return self._end_of_world(refused.message)
         if is_completed:
             return EnvStep([], reward=0.0, is_terminated=True, info={"output": output})
-        said = f"Output:\n```\n{output.rstrip()}\n```"
-        content = f"{said}\n{ONE_BLOCK}" if len(blocks) > 1 else said
+        shown = f"Output:\n```\n{output.rstrip()}\n```"
+        content = f"{shown}\n{ONE_BLOCK}" if len(blocks) > 1 else shown
         return EnvStep([{"role": "user", "content": content}], reward=0.0, is_terminated=False)
 
     def evaluate(self, sparse: bool = True) -> float:

@@ -62,8 +62,8 @@ class Gymnasium(Environment):
         seen, reward, terminated, truncated, info = self._game.step(number + self._first)
         self._total += float(reward)
         over = bool(terminated or truncated)
-        said: list[Message] = [] if over else [{"role": "user", "content": self._view(seen, info)}]
-        return EnvStep(said, reward=float(reward), is_terminated=over)
+        observed: list[Message] = [] if over else [{"role": "user", "content": self._view(seen, info)}]
+        return EnvStep(observed, reward=float(reward), is_terminated=over)
 
     def evaluate(self, sparse: bool = True) -> float:
         """Whether the sum of rewards is a success; the sum itself where the dense evaluation is asked for."""

@@ -72,8 +72,8 @@ class TextWorld(Environment):
         self._state, _, done = self._game.step(lines[0].lstrip("> ") if lines else "")
         self._turns += 1
         over = bool(done) or self._turns >= self._max_turns
-        said: list[Message] = [] if over else [{"role": "user", "content": self._observation()}]
-        return EnvStep(said, reward=float(self._state.score - before), is_terminated=over)
+        observed: list[Message] = [] if over else [{"role": "user", "content": self._observation()}]
+        return EnvStep(observed, reward=float(self._state.score - before), is_terminated=over)
 
     def evaluate(self, sparse: bool = True) -> float:
         if self._state.won or sparse:

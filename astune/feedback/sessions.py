@@ -46,7 +46,7 @@ FROM interactions i LEFT JOIN (
 WHERE {_KEY} IN (SELECT {_KEY} FROM interactions i WHERE {{where}})
 GROUP BY key ORDER BY {{order}}, key LIMIT ? OFFSET ?
 """
-_SAID = """i.last_message IN (
+_HOLDS_TEXT = """i.last_message IN (
     WITH RECURSIVE holding (id) AS (
         SELECT messages.id FROM messages, json_tree(messages.message) part
         WHERE part.type = 'text' AND part.key NOT IN ('role', 'type', 'id', 'tool_call_id') AND holds(part.value, ?)
@@ -95,7 +95,7 @@ class SessionFilter:
             given = f"SELECT interaction FROM ratings WHERE {_OPINIONS.get(self.opinion, '1')}"
             conditions.append(f"i.id {'NOT ' if self.opinion == 'none' else ''}IN ({given})")
         if self.text is not None:
-            conditions.append(f"({_SAID})")
+            conditions.append(f"({_HOLDS_TEXT})")
             values += [self.text.casefold()] * 3
         return " AND ".join(conditions), values
 

@@ -186,12 +186,12 @@ class FeedbackStore:
                 for identity, parent, message in self._file.execute("SELECT id, parent, message FROM messages")
             }
         for identity, session, user, client, model, last, tools, source, created_at, _, *tokens in found:
-            said: list[Message] = []
+            read: list[Message] = []
             while last:
                 last, message = messages[last]
-                said.append(message)
+                read.append(message)
             known = (session, user, client, model, json.loads(tools), source, created_at)
-            yield Interaction(identity, said[::-1], *known, *tokens)
+            yield Interaction(identity, read[::-1], *known, *tokens)
 
     def ratings(self, only: Collection[str] | None = None) -> Iterator[Rating]:
         """All of them, or those with these digests, by interaction and time."""

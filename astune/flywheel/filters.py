@@ -68,8 +68,8 @@ def _held_out(evidence: Evidence, held_out: Collection[str]) -> None:
 
 def _instructing(evidence: Evidence) -> None:
     for identity, of in list(evidence.interactions.items()):
-        said = (text_of(message) for message in of.messages if message.get("role") in ("user", "assistant"))
-        if why := next(filter(None, map(instructs, said)), None):
+        texts = (text_of(message) for message in of.messages if message.get("role") in ("user", "assistant"))
+        if why := next(filter(None, map(instructs, texts)), None):
             evidence.drop_whole("instructs_the_judge", identity, f"the conversation {why}")
     for rating in list(evidence.ratings):
         if why := instructs(rating.comment) or instructs(rating.corrected_answer or ""):
@@ -178,8 +178,8 @@ def _disagreement(evidence: Evidence) -> None:
     for votes in _votes(evidence):
         words = list({vote.rater: vote.word for vote in votes}.values())
         right = _majority(words, _CLEAR)
-        said = {word for word in words if not word.startswith(_NOT)}
-        if right is None and (len(said) > 1 or any(_contradicts(word, each) for word in words for each in said)):
+        named = {word for word in words if not word.startswith(_NOT)}
+        if right is None and (len(named) > 1 or any(_contradicts(word, each) for word in words for each in named)):
             evidence.drop(
                 "disagreement", [vote.rating for vote in votes], f"{len(words)} raters, and no clear majority"
             )
@@ -225,10 +225,10 @@ def _votes(evidence: Evidence) -> list[list[_Vote]]:
 def _majority(words: Sequence[str], share: float) -> str | None:
     """The word that more than half of the votes, and at least `share` of them, give or do not contradict; None if there
     is none."""
-    said = Counter(word for word in words if not word.startswith(_NOT)).most_common(1)
-    if not said:
+    most_named = Counter(word for word in words if not word.startswith(_NOT)).most_common(1)
+    if not most_named:
         return None
-    right = said[0][0]
+    right = most_named[0][0]
     for_it = sum(not _contradicts(word, right) for word in words)
     return right if 2 * for_it > len(words) and for_it >= share * len(words) else None
 

@@ -66,9 +66,9 @@ class AnswerStore:
             access: names the key that the request came with, without being one.
             digest: of the request's body.
         """
-        said = json.dumps([asdict(answer) for answer in answers])
+        written = json.dumps([asdict(answer) for answer in answers])
         with self._lock:
-            row = (access, digest, idempotency_key, said)
+            row = (access, digest, idempotency_key, written)
             added = self._rows.execute(
                 "INSERT INTO answers (access, digest, idempotency_key, sampled) VALUES (?, ?, ?, ?)", row
             )
@@ -88,6 +88,6 @@ class AnswerStore:
                 (access,),
             ).fetchall()
         return [
-            KeptAnswers(number, digest, key, bool(delivered), [Sampled(**answer) for answer in json.loads(said)])
-            for number, digest, key, delivered, said in rows
+            KeptAnswers(number, digest, key, bool(delivered), [Sampled(**answer) for answer in json.loads(written)])
+            for number, digest, key, delivered, written in rows
         ]

@@ -165,8 +165,8 @@ new_stream = MessageStream
 def error_of(failure: Exception, status: int) -> dict[str, Any]:
     """The dialect's error body."""
     kind = _ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    said = f"prompt is too long: {failure}" if isinstance(failure, ContextOverflow) else str(failure)
-    return {"type": "error", "error": {"type": kind, "message": said}, "request_id": None}
+    message = f"prompt is too long: {failure}" if isinstance(failure, ContextOverflow) else str(failure)
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
 
 
 def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
@@ -192,8 +192,8 @@ def _messages_of(message: dict[str, Any], place: str) -> list[Message]:
                 spelled = json.dumps(given, ensure_ascii=False)
                 calls.append({"id": call, "type": "function", "function": {"name": name, "arguments": spelled}})
             case {"type": "tool_result", "tool_use_id": str(call)} if role == "user":
-                said = plain_text(block.get("content") or "", f"{place}.content.{number}")
-                results.append({"role": "tool", "tool_call_id": call, "content": said})
+                result = plain_text(block.get("content") or "", f"{place}.content.{number}")
+                results.append({"role": "tool", "tool_call_id": call, "content": result})
             case _:
                 kind = block.get("type") if isinstance(block, dict) else block
                 raise Refused(

@@ -333,8 +333,8 @@ def _head(request: ChatRequest, answer_id: str, kind: str) -> dict[str, Any]:
 def _message_of(message: Message) -> dict[str, Any]:
     """Return the assistant message that the agent sends back later: byte for byte what the tracker matches."""
     content = message.get("content") or None if message.get("tool_calls") else message.get("content", "")
-    said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    return said | {key: message[key] for key in ("reasoning_content", "tool_calls") if message.get(key)}
+    answer: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    return answer | {key: message[key] for key in ("reasoning_content", "tool_calls") if message.get(key)}
 
 
 def _usage_of(answers: Sequence[Sampled]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class LeaseBoard:
         self._ended: OrderedDict[str, str] = OrderedDict()
         """The lease of each of the last episodes that their workers ended."""
         self._n_offered = 0
-        self._anybody = False
+        self._has_workers = False
         self._closed = False
         self._lock = threading.Lock()
         self._changed: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
@@ -79,7 +79,7 @@ class LeaseBoard:
             offer.number, self._n_offered = self._n_offered, self._n_offered + 1
             self._waiting[offer.lane].append(offer)
         self._wake()
-        lonely = None if self._anybody or offer.number else loop.call_later(_LONELY_S, self._warn, where)
+        lonely = None if self._has_workers or offer.number else loop.call_later(_LONELY_S, self._warn, where)
         try:
             return await asyncio.wrap_future(offer.result)
         finally:
@@ -89,7 +89,7 @@ class LeaseBoard:
 
     async def claim(self, wait_s: float) -> Offer | None:
         """Lease the next episode to a worker; None where there is none within `wait_s` seconds."""
-        self._anybody = True
+        self._has_workers = True
         loop, event = asyncio.get_running_loop(), asyncio.Event()
         give_up = loop.time() + wait_s
         self._changed.add((loop, event))
@@ -202,7 +202,7 @@ class LeaseBoard:
                 self._waiting[offer.lane].remove(offer)
 
     def _warn(self, where: str) -> None:
-        if not self._anybody:
+        if not self._has_workers:
             _log.warning("no worker has come for %g s; start one: %s", _LONELY_S, where)
 
 

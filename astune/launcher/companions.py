@@ -134,8 +134,8 @@ class Companions:
             for companion, process in self._running:
                 named = companion.health_url is not None and origin_of(companion.health_url) in failure.message
                 if named and not process.has_died:
-                    said = f"{failure.message}; of companion {companion.name}, {self._last_lines(companion)}"
-                    raise CompanionError(said, hint=failure.hint) from failure
+                    message = f"{failure.message}; of companion {companion.name}, {self._last_lines(companion)}"
+                    raise CompanionError(message, hint=failure.hint) from failure
             raise
         finally:
             for _, process in self._running:

@@ -37,14 +37,14 @@ _PRIVATE = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
     """Return the command line with `***` for the value of every argument with a secret's name."""
-    told: list[str] = []
+    shown: list[str] = []
     hide_next = False
     for argument in command:
         name, equals, _ = argument.partition("=")
         secret = _NAME.search(name) is not None
-        told.append("***" if hide_next else f"{name}=***" if secret and equals else argument)
+        shown.append("***" if hide_next else f"{name}=***" if secret and equals else argument)
         hide_next = secret and not equals and name.startswith("-")
-    return told
+    return shown
 
 
 def masked(text: bytes) -> bytes:

@@ -205,7 +205,7 @@ class NumericsCheck:
         head_is_trained = model.head(temperature).weight_grad_VD is not None
         noise = FIRST_NOISE
         while noise < LARGEST_NOISE:
-            model.masters.shake(noise, self._random)
+            model.master_weights.shake(noise, self._random)
             reading = self._read(some)
             after_E = reading.logprobs(model.head(temperature))
             moved = [after_E - before_E]

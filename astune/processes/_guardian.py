@@ -48,7 +48,7 @@ class Guardian:
         os.set_inheritable(orders["report"], False)  # the command could write reports of its own
         self._leader = 0
         self._status: int | None = None
-        self._told_to_end = False
+        self._must_end = False
         self._memory_read_at = 0.0
         self._woken, waking = os.pipe()
         for end in (self._woken, waking):
@@ -59,7 +59,7 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes `watch`
 
     def _on_order(self, _number: int, _frame: FrameType | None) -> None:
-        self._told_to_end = True
+        self._must_end = True
 
     def start(self, command: list[str]) -> None:
         self._leader = os.fork()
@@ -69,7 +69,7 @@ class Guardian:
 
     def watch(self) -> None:
         """Watch until the launcher is gone, the command failed or exceeds its memory, or no process is left."""
-        while not self._told_to_end and os.getppid() == self._orders["launcher"]:
+        while not self._must_end and os.getppid() == self._orders["launcher"]:
             self._reap()
             if self._status is not None and (self._status != 0 or self._orders["alone"] or not self._living()):
                 return
@@ -97,17 +97,17 @@ class Guardian:
         """
         for number, patience_s in ((signal.SIGTERM, self._orders["grace_s"]), (signal.SIGKILL, KILL_S)):
             began = time.monotonic()
-            told: set[int] = set()
+            signalled: set[int] = set()
             while (passed := time.monotonic() - began) < patience_s:
                 self._reap()
                 living = self._living()
                 if not living:
                     return
                 alone = number == signal.SIGTERM and self._leader in living and passed < patience_s / 2
-                for target in ({self._leader} if alone else living) - told:
+                for target in ({self._leader} if alone else living) - signalled:
                     with contextlib.suppress(OSError):
                         os.kill(target, number)
-                    told.add(target)
+                    signalled.add(target)
                 time.sleep(TICK_S / 2)
 
     def _reap(self) -> None:

@@ -42,13 +42,13 @@ class Forked:
 
     def __init__(self, target: object, *, name: str) -> None:
         self._name = name
-        ours, theirs = socket.socketpair()
+        own_end, child_end = socket.socketpair()
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs.fileno(), target, parent)
-        theirs.close()
-        self._link = Link(ours, largest=LARGEST_ANSWER)
+            _serve(child_end.fileno(), target, parent)
+        child_end.close()
+        self._link = Link(own_end, largest=LARGEST_ANSWER)
 
     def ask(self, call: str, *, timeout_s: float, **given: Any) -> Any:
         """Call the target's method and return its result.

@@ -59,18 +59,18 @@ class Ties:
     @asynccontextmanager
     async def new(cls) -> AsyncIterator[tuple[Ties, socket.socket, int]]:
         """Yield ties with the process's ends of channel and lifeline, to hand over within; a failure there cuts all."""
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
+        own_end, child_end = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=own_end)
         their_end, lifeline = os.pipe()
         ties = cls(reader, writer, lifeline)
         try:
-            yield ties, theirs, their_end
+            yield ties, child_end, their_end
         except BaseException:
             ties.cut()
             ties.folder.remove()
             raise
         finally:
-            theirs.close()
+            child_end.close()
             os.close(their_end)
 
     def cut(self) -> None:

@@ -125,8 +125,8 @@ def _mistral(template: ChatTemplate, stop_token_ids: Collection[int]) -> ReadRep
             return Reply(text)
         found = [_mistral_calls(block.strip()) for block in blocks]
         bad = [f"[TOOL_CALLS]{block}" for block, calls in zip(blocks, found, strict=True) if not calls]
-        said = "\n".join(part for part in [content.strip(), *bad] if part)
-        return Reply(said, None, [call for calls in found for call in calls], bad)
+        text = "\n".join(part for part in [content.strip(), *bad] if part)
+        return Reply(text, None, [call for calls in found for call in calls], bad)
 
     return read
 

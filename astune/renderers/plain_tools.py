@@ -95,8 +95,8 @@ def read(text: str) -> Reply:
     malformed = [block[0] for block, call in zip(blocks, found, strict=True) if call is None]
     if not calls:
         return Reply(text, None, calls, malformed)
-    said = text[: blocks[0].start()].strip()
-    return Reply("\n".join(part for part in [said, *malformed] if part), None, calls, malformed)
+    before = text[: blocks[0].start()].strip()
+    return Reply("\n".join(part for part in [before, *malformed] if part), None, calls, malformed)
 
 
 def _call(text: str) -> tuple[str, str] | None:

@@ -36,56 +36,62 @@ def _call(number: int, name: str, city: str) -> dict[str, Any]:
     return {"id": f"call{number:05d}", "type": "function", "function": function}
 
 
-def _said(role: str, content: str, **more: Any) -> Message:
+def _message(role: str, content: str, **more: Any) -> Message:
     return {"role": role, "content": content, **more}
 
 
-_ASK = _said("user", "How is the weather in Oslo?")
-_CALLS = _said("assistant", "", tool_calls=[_call(1, "weather", "Oslo")])
-_TWO_CALLS = _said("assistant", "", tool_calls=[_call(1, "weather", "Oslo"), _call(2, "population", "Rome")])
-_RESULT = _said("tool", "Snow.", tool_call_id="call00001", name="weather")
-_SECOND_RESULT = _said("tool", "2.7 million", tool_call_id="call00002", name="population")
+_ASK = _message("user", "How is the weather in Oslo?")
+_CALLS = _message("assistant", "", tool_calls=[_call(1, "weather", "Oslo")])
+_TWO_CALLS = _message("assistant", "", tool_calls=[_call(1, "weather", "Oslo"), _call(2, "population", "Rome")])
+_RESULT = _message("tool", "Snow.", tool_call_id="call00001", name="weather")
+_SECOND_RESULT = _message("tool", "2.7 million", tool_call_id="call00002", name="population")
 
 CONVERSATIONS: dict[str, list[Message]] = {
     "chat": [
-        _said("user", "Name a colour."),
-        _said("assistant", "Blue."),
-        _said("user", "Another?"),
-        _said("assistant", "Red."),
-        _said("user", "Thanks."),
+        _message("user", "Name a colour."),
+        _message("assistant", "Blue."),
+        _message("user", "Another?"),
+        _message("assistant", "Red."),
+        _message("user", "Thanks."),
     ],
     "chat with a system message": [
-        _said("system", "Be brief."),
-        _said("user", "Name a colour."),
-        _said("assistant", "Blue."),
-        _said("user", "Another?"),
+        _message("system", "Be brief."),
+        _message("user", "Name a colour."),
+        _message("assistant", "Blue."),
+        _message("user", "Another?"),
     ],
     "two users' messages in a row": [
-        _said("user", "Name a colour."),
-        _said("assistant", "Blue."),
-        _said("user", "Another?"),
-        _said("user", "Quickly!"),
+        _message("user", "Name a colour."),
+        _message("assistant", "Blue."),
+        _message("user", "Another?"),
+        _message("user", "Quickly!"),
     ],
     "an answer that the agent wrote": [
-        _said("user", "Name a colour."),
-        _said("assistant", "Blue."),
-        _said("user", "Another?"),
-        _said("assistant", "Red."),
-        _said("user", "And one more?"),
+        _message("user", "Name a colour."),
+        _message("assistant", "Blue."),
+        _message("user", "Another?"),
+        _message("assistant", "Red."),
+        _message("user", "And one more?"),
     ],
     "reasoning, then another question": [
-        _said("user", "Name a colour."),
-        _said("assistant", "Blue.", reasoning_content="The sky is blue."),
-        _said("user", "Another?"),
+        _message("user", "Name a colour."),
+        _message("assistant", "Blue.", reasoning_content="The sky is blue."),
+        _message("user", "Another?"),
     ],
-    "a tool call and its result": [_ASK, _CALLS, _RESULT, _said("assistant", "It snows."), _said("user", "Thanks.")],
-    "two calls and their results": [_ASK, _TWO_CALLS, _RESULT, _SECOND_RESULT, _said("assistant", "It snows.")],
+    "a tool call and its result": [
+        _ASK,
+        _CALLS,
+        _RESULT,
+        _message("assistant", "It snows."),
+        _message("user", "Thanks."),
+    ],
+    "two calls and their results": [_ASK, _TWO_CALLS, _RESULT, _SECOND_RESULT, _message("assistant", "It snows.")],
     "reasoning between tool calls": [
         _ASK,
         {**_CALLS, "reasoning_content": "I have to look it up."},
         _RESULT,
         {**_CALLS, "tool_calls": [_call(3, "population", "Oslo")], "reasoning_content": "And now the people."},
-        _said("tool", "700,000", tool_call_id="call00003", name="population"),
+        _message("tool", "700,000", tool_call_id="call00003", name="population"),
     ],
 }
 

@@ -93,11 +93,11 @@ class TemplateRenderer:
         known = len(history)
         asked, before, answer = self._answered(conversation[:known], known_tools)
         whole = self._rendered(conversation, known_tools)
-        said = asked + self.text(sampled_ids) + self._end
+        written = asked + self.text(sampled_ids) + self._end
         if before.startswith(asked) and whole.text.startswith(before) and is_whole_in(answer, conversation[known - 1]):
             start = len(before)
-        elif whole.text.startswith(said):  # a template may spell a last answer differently, and keep this one
-            start, answer = len(said), self._end
+        elif whole.text.startswith(written):  # a template may spell a last answer differently, and keep this one
+            start, answer = len(written), self._end
         else:
             return None
         closing, skipped = self._closing(sampled_ids, answer, whole.text[start:])
@@ -124,9 +124,9 @@ class TemplateRenderer:
             answered = without_last(sampled_ids, self._stop_token_ids)
             if (part := self._tagged_calls.settled(read, answered, self._endings)) is not None:
                 return part
-        said = takewhile(lambda token: token not in self._dividing_ids, sampled_ids)
+        answer_ids = takewhile(lambda token: token not in self._dividing_ids, sampled_ids)
         read = partial(self.parse, prompt_ids=prompt_ids, tools=tools)
-        return settled_by_probing(read, list(said), self._endings)
+        return settled_by_probing(read, list(answer_ids), self._endings)
 
     def text(self, sampled_ids: Sequence[int]) -> str:
         return self.decode(without_last(sampled_ids, self._stop_token_ids))

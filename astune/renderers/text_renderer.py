@@ -45,11 +45,12 @@ class TextRenderer:
         return Rendered(self._deltas(new), [])
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
-        said = self._said(sampled_ids)
+        message = self._message(sampled_ids)
         calls = [
-            (call["function"]["name"], call["function"].get("arguments") or "{}") for call in said.get("tool_calls", ())
+            (call["function"]["name"], call["function"].get("arguments") or "{}")
+            for call in message.get("tool_calls", ())
         ]
-        return Reply(said["content"], said.get("reasoning_content"), calls)
+        return Reply(message["content"], message.get("reasoning_content"), calls)
 
     def settled(
         self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool], *, calls: bool = False
@@ -57,7 +58,7 @@ class TextRenderer:
         return Settled()  # an endpoint answers at once
 
     def text(self, sampled_ids: Sequence[int]) -> str:
-        return self._said(sampled_ids)["content"]
+        return self._message(sampled_ids)["content"]
 
     def call_grammar(self, tools: Sequence[Tool]) -> Grammar:
         return Grammar("call", json.dumps([tool["function"]["name"] for tool in tools]))
@@ -71,9 +72,9 @@ class TextRenderer:
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(None)
 
-    def _said(self, sampled_ids: Sequence[int]) -> dict[str, Any]:
-        (said,), _ = read(sampled_ids)
-        return said
+    def _message(self, sampled_ids: Sequence[int]) -> dict[str, Any]:
+        (message,), _ = read(sampled_ids)
+        return message
 
     def _deltas(self, messages: Sequence[Message]) -> list[list[int]]:
         for message in messages:

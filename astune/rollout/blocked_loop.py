@@ -27,7 +27,7 @@ _NAMED_AFTER_S = 5.0
 _SIGNAL = getattr(signal, "SIGURG", None)
 """Signal that is ignored by default."""
 _HINT = "await slow calls, or write the function without async so that it runs in its own thread"
-_OURS = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 _one = threading.Lock()
 
@@ -119,7 +119,7 @@ def _in_users_code(frame: FrameType | None) -> bool:
     for each in frames_from(frame):
         if is_users(each.f_code.co_filename):
             return True
-        if each.f_code.co_filename.startswith(_OURS):
+        if each.f_code.co_filename.startswith(_PACKAGE):
             return False
     return False
 

@@ -310,8 +310,8 @@ def _size_and_crc(file: Path) -> list[int]:
 
 
 def _manifest(checkpoint: Checkpoint) -> bytes:
-    said = {name: getattr(checkpoint, name) for name in ("step", "score", "created_at", "metadata", "files")}
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2)
+    fields = {name: getattr(checkpoint, name) for name in ("step", "score", "created_at", "metadata", "files")}
+    return orjson.dumps(fields, option=orjson.OPT_INDENT_2)
 
 
 def _entries(folder: Path) -> list[Path]:

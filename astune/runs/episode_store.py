@@ -98,7 +98,7 @@ class EpisodeStore(EpisodeReader):
         self._queued = 0
         self._committed = 0
         self._failure: Exception | None = None
-        self._failure_told = False
+        self._failure_reported = False
         self._closed = False
         self._writer = threading.Thread(target=self._write_all, name="episode-store", daemon=True)
         self._writer.start()
@@ -218,7 +218,7 @@ class EpisodeStore(EpisodeReader):
         if self._closed:
             return
         try:
-            if not self._failure_told:
+            if not self._failure_reported:
                 self.flush()
         finally:
             self._closed = True
@@ -266,7 +266,7 @@ class EpisodeStore(EpisodeReader):
             if self._writer.is_alive():
                 return
             failure = RuntimeError("its thread ended")
-        self._failure_told = True
+        self._failure_reported = True
         if isinstance(failure, sqlite3.IntegrityError):
             raise RunStoreError(
                 f"an episode was recorded twice in {self.path}: {failure}",

@@ -345,13 +345,13 @@ class EpisodeReader:
         try:
             yield
         except sqlite3.Error as cause:
-            said = f"the episodes at {self.path} cannot be read: {cause}"
+            problem = f"the episodes at {self.path} cannot be read: {cause}"
             if primary_code(cause) in _DAMAGE:
-                raise DamagedStoreError(said, hint="the file is damaged, or not an episode store") from cause
+                raise DamagedStoreError(problem, hint="the file is damaged, or not an episode store") from cause
             if primary_code(cause) == sqlite3.SQLITE_INTERRUPT:
-                said = f"{said} after {_QUERY_S:g} s"
+                problem = f"{problem} after {_QUERY_S:g} s"
             raise RunStoreError(
-                said, hint=("try again; then check the disk and which other process uses the file")
+                problem, hint=("try again; then check the disk and which other process uses the file")
             ) from cause
 
 

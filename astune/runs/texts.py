@@ -46,7 +46,7 @@ def forest_text(forest: Forest) -> str:
 
 def joined(messages: Iterable[tuple[str | None, Any, Sequence[dict[str, Any]]]]) -> str:
     """Join messages given as (reasoning, content, tool calls)."""
-    texts = (text for reasoning, *said in messages for text in (reasoning, message_text(*said)))
+    texts = (text for reasoning, *rest in messages for text in (reasoning, message_text(*rest)))
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 

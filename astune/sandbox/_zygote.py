@@ -52,24 +52,24 @@ class ZygoteBackend:
         await asyncio.to_thread(self._ensure_started, None)
 
     async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        output = Output(limits.output_kb << 10, when_full=lambda: ours.shutdown(socket.SHUT_WR))
+        own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output = Output(limits.output_kb << 10, when_full=lambda: own_end.shutdown(socket.SHUT_WR))
         try:
-            with theirs, tempfile.TemporaryFile() as file:
+            with child_end, tempfile.TemporaryFile() as file:
                 file.write(code.encode("utf-8", "surrogatepass"))
                 file.seek(0)
                 request = limits.model_dump(include={"timeout_s", "memory_mb", "processes"})
-                control = await self._send(request, [theirs.fileno(), file.fileno(), *output.write_ends])
+                control = await self._send(request, [child_end.fileno(), file.fileno(), *output.write_ends])
             output.let_go()
-            ours.setblocking(False)
+            own_end.setblocking(False)
             async with boundary(
                 SandboxError, f"the report of {name} in the sandbox", timeout_s=limits.timeout_s + _REPORT_S
             ):
-                report = await asyncio.get_running_loop().sock_recv(ours, _MESSAGE_BYTES)
+                report = await asyncio.get_running_loop().sock_recv(own_end, _MESSAGE_BYTES)
                 if report:
                     await output.ended()
         finally:
-            ours.close()  # without a report yet, this ends the call
+            own_end.close()  # without a report yet, this ends the call
             output.close()
         return self._result(json.loads(report or _unreported(control)), output, name)
 
@@ -104,30 +104,30 @@ class ZygoteBackend:
             return _alive(self._control)
 
     def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._scratch = Scratch("sandbox")
         spec = {"base": str(self._scratch.path), "readable": readable_folders(), "walled": self._walled}
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
                 command("zygote", json.dumps(spec)),
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environment(),
                 cwd="/",
                 start_new_session=True,
             )
-        ours.settimeout(_START_S)
+        own_end.settimeout(_START_S)
         try:
-            answer = ours.recv(_MESSAGE_BYTES)
+            answer = own_end.recv(_MESSAGE_BYTES)
         except TimeoutError:
             self._process.kill()
             answer = b""
         failed = json.loads(answer).get("failed") if answer else "the interpreter did not start"
         if failed:
-            ours.close()
+            own_end.close()
             raise SandboxError(failed)
-        return ours
+        return own_end
 
     def _end(self) -> None:
         """Close the socket, at which the zygote and all calls end."""

@@ -78,8 +78,8 @@ class Jail:
         finally:
             scratch.remove()
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().removeprefix(FAILED)
-            raise _not_here(said)
+            reason = done.stderr.decode(errors="replace").strip().removeprefix(FAILED)
+            raise _not_here(reason)
 
 
 def _not_here(reason: str) -> SandboxError:

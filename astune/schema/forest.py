@@ -156,11 +156,11 @@ class Forest:
 
     def leaves(self) -> list[int]:
         """Return the last message of each root-to-leaf path with a sampled message, in order of recording."""
-        heard: list[bool] = []
+        answered: list[bool] = []
         for node in self.nodes:
-            heard.append(node.sampled or (node.parent is not None and heard[node.parent]))
+            answered.append(node.sampled or (node.parent is not None and answered[node.parent]))
         parents = {node.parent for node in self.nodes}
-        return [node.node_id for node in self.nodes if node.node_id not in parents and heard[node.node_id]]
+        return [node.node_id for node in self.nodes if node.node_id not in parents and answered[node.node_id]]
 
     def timelines(
         self, constrained_tokens: ConstrainedTokens = "replay", left_out: Mapping[int, str] | None = None

@@ -41,8 +41,8 @@ def place_of(cause: BaseException) -> str:
 
 def described(cause: BaseException) -> str:
     """Format an exception as `KeyError: 'answer'`; only the type if it has no message."""
-    said = str(cause)
-    return f"{type(cause).__name__}: {said}" if said else type(cause).__name__
+    message = str(cause)
+    return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
 
 
 def causes_of(failure: BaseException | None) -> Iterator[BaseException]:

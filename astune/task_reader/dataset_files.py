@@ -124,7 +124,7 @@ def _from_hub(dataset: str, looked: str, tell: Tell) -> DatasetFiles:
     hub = HuggingFaceHub()
     tell(f"asking {hub.endpoint} for {dataset}")
     try:
-        if _told_to_stay_offline():
+        if _is_offline():
             raise hub.unreachable("HF_HUB_OFFLINE is set")
         return HubFiles(dataset, hub, hub.files(dataset), kept, tell)
     except HubUnreachable as offline:
@@ -144,7 +144,7 @@ def _names_below(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def _told_to_stay_offline() -> bool:
+def _is_offline() -> bool:
     names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
     return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in names)
 

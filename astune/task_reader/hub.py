@@ -209,5 +209,5 @@ def reason_of(cause: Exception) -> str:
         httpx.ReadTimeout: f"no answer within {ANSWER_TIMEOUT_S:g} s",
         httpx.UnsupportedProtocol: "the address does not begin with http:// or https://",
     }
-    said = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(cause).split()))
-    return words.get(type(cause)) or said or type(cause).__name__
+    text = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(cause).split()))
+    return words.get(type(cause)) or text or type(cause).__name__

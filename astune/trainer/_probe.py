@@ -94,6 +94,6 @@ def _row(causal_lm: Any, numbers: list[int]) -> Tensor:
     return torch.tensor([numbers], device=causal_lm.device)
 
 
-def _error(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    one, other = torch.cat(ours).cpu().double(), torch.cat(theirs).cpu().double()
+def _error(found: list[Tensor], expected: list[Tensor]) -> float:
+    one, other = torch.cat(found).cpu().double(), torch.cat(expected).cpu().double()
     return float((one - other).norm() / other.norm())

@@ -34,7 +34,7 @@ class EngineForward:
 
     def __init__(self, model: PolicyModel) -> None:
         self._llama = CpuLlama(model.causal_lm, dict(model.named_tensors()))
-        self._held: tuple[PolicyModel, int] | None = (model, model.masters.version)
+        self._held: tuple[PolicyModel, int] | None = (model, model.master_weights.version)
 
     @classmethod
     def of(cls, model: PolicyModel) -> EngineForward | None:
@@ -62,9 +62,9 @@ class EngineForward:
             return lambda x: llama.layer(number, x, angles, stored)
 
         decoder = cast(Any, model.causal_lm).model
-        ours = {layer: of_layer(number) for number, layer in enumerate(decoder.layers)} | {decoder.norm: llama.norm}
-        before = {module: module.forward for module in ours}
-        for module, compute in ours.items():
+        computes = {layer: of_layer(number) for number, layer in enumerate(decoder.layers)} | {decoder.norm: llama.norm}
+        before = {module: module.forward for module in computes}
+        for module, compute in computes.items():
             module.forward = _computed_by(compute, module.forward, within)
         try:
             yield
@@ -77,7 +77,7 @@ class EngineForward:
         return self._with_weights_of(model).logits(hidden_RD)
 
     def _with_weights_of(self, model: PolicyModel) -> CpuLlama:
-        wanted = model, model.masters.version
+        wanted = model, model.master_weights.version
         if self._held != wanted:
             self._held = None  # until all of them are there
             self._llama.load(model.named_tensors())
@@ -85,7 +85,7 @@ class EngineForward:
         return self._llama
 
 
-def _computed_by(ours: Compute, forward: Callable[..., Tensor], within: Within) -> Callable[..., Tensor]:
+def _computed_by(compute: Compute, forward: Callable[..., Tensor], within: Within) -> Callable[..., Tensor]:
     def computed(hidden: Tensor, *arguments: Any, **named: Any) -> Tensor:
         def again(x: Tensor) -> Tensor:
             with within():
@@ -93,7 +93,7 @@ def _computed_by(ours: Compute, forward: Callable[..., Tensor], within: Within) 
 
         # What is trained may be in the layer alone, as adapters are: the output needs a gradient all the same.
         anchor = torch.empty(0, requires_grad=True)
-        return cast(Tensor, _Computed.apply(hidden, anchor, ours, again))
+        return cast(Tensor, _Computed.apply(hidden, anchor, compute, again))
 
     return computed
 
@@ -102,10 +102,10 @@ class _Computed(torch.autograd.Function):
     """x [1, T, D] -> ours(x), with the gradient of `again`, which is computed in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, ours: Compute, again: Compute) -> Tensor:
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, compute: Compute, again: Compute) -> Tensor:
         ctx.save_for_backward(x)
         ctx.again = again
-        return ours(x[0])[None]
+        return compute(x[0])[None]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:

@@ -49,10 +49,10 @@ class Fingerprints:
     def of(self, model: PolicyModel) -> Fingerprint:
         """Return the fingerprint of the present weights; no step may run meanwhile."""
         batch = self._text(model.device)
-        said_E = model.logprobs(batch, 1.0).cpu()
+        logprob_E = model.logprobs(batch, 1.0).cpu()
         if self._limit is None:
-            self._limit = FLOAT32 if model.dtype == torch.float32 else ROUNDING * _rounding(model, batch, said_E)
-        return Fingerprint(self._token_ids, said_E.tolist(), self._limit)
+            self._limit = FLOAT32 if model.dtype == torch.float32 else ROUNDING * _rounding(model, batch, logprob_E)
+        return Fingerprint(self._token_ids, logprob_E.tolist(), self._limit)
 
     def far_from(self, model: PolicyModel) -> PolicyModel:
         """A copy with weights moved by noise until its log-probabilities differ clearly from `model`'s, and from those
@@ -91,9 +91,9 @@ class Fingerprints:
         return pack([timeline], device)
 
 
-def _rounding(model: PolicyModel, batch: MicroBatch, said_E: Tensor) -> float:
+def _rounding(model: PolicyModel, batch: MicroBatch, logprob_E: Tensor) -> float:
     """The mean of what the model's format changes in its log-probabilities."""
-    return float((model.frozen(torch.float32).logprobs(batch, 1.0).cpu() - said_E).abs().mean())
+    return float((model.frozen(torch.float32).logprobs(batch, 1.0).cpu() - logprob_E).abs().mean())
 
 
 @torch.no_grad()
@@ -110,7 +110,7 @@ def _distances(moved: PolicyModel, model: PolicyModel, batch: MicroBatch) -> lis
     """Return the differences between `moved` and `model`, and between each one's head on the other's layers."""
     hidden, moved_hidden = model.hidden(batch), moved.hidden(batch)
     head, moved_head = model.head(1.0), moved.head(1.0)
-    said_E = moved_head.logprobs(moved_hidden, batch.targets)
+    moved_E = moved_head.logprobs(moved_hidden, batch.targets)
     others = (head.logprobs(hidden, batch.targets), head.logprobs(moved_hidden, batch.targets))
     mixed_E = moved_head.logprobs(hidden, batch.targets)
-    return [float((said_E - other_E).abs().mean()) for other_E in (*others, mixed_E)]
+    return [float((moved_E - other_E).abs().mean()) for other_E in (*others, mixed_E)]

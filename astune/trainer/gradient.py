@@ -42,7 +42,7 @@ def accumulate_gradient(
             entropy_has_gradient=loss.terms.entropy_coef != 0,
         )
         if not math.isfinite(sums.loss):
-            model.masters.clear_gradients()
+            model.master_weights.clear_gradients()
             raise _not_finite(float(sums.loss), hidden_RD)
         give_back_freed_memory()
         hidden_RD.backward(grad_RD)

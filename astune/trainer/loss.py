@@ -25,9 +25,9 @@ class LossInputs:
 
     All are float32 but `version_E`, the weights version that sampled each token, and `sequence_E`, the number of its
     timeline. `old_logprob_E` are the trainer's own log-probabilities before the step's first update, None where this is
-    the first; `start_logprob_E` those of the starting weights, None without a KL term. `mean_log_ratio_E` is None where
-    the algorithm does not ask for it: see `with_sequence_ratios`. `margin_E` and `pair_tokens_E` are None where it does
-    not learn from preferences: see `astune.trainer.preferences`.
+    the first; `reference_logprob_E` those of the starting weights, None without a KL term. `mean_log_ratio_E` is None
+    where the algorithm does not ask for it: see `with_sequence_ratios`. `margin_E` and `pair_tokens_E` are None where
+    it does not learn from preferences: see `astune.trainer.preferences`.
     """
 
     advantage_E: Tensor
@@ -36,7 +36,7 @@ class LossInputs:
     version_E: Tensor
     sequence_E: Tensor
     old_logprob_E: Tensor | None = None
-    start_logprob_E: Tensor | None = None
+    reference_logprob_E: Tensor | None = None
     mean_log_ratio_E: Tensor | None = None
     margin_E: Tensor | None = None
     pair_tokens_E: Tensor | None = None
@@ -101,8 +101,8 @@ class PolicyLoss:
             capped_E = importance_E < correction_E
         token_loss_E = importance_E * algorithm_loss_E - terms.entropy_coef * entropy_E
         kl_E = torch.zeros_like(logprob_E)
-        if inputs.start_logprob_E is not None:
-            kl_E = kl_to_start(logprob_E, inputs.start_logprob_E)
+        if inputs.reference_logprob_E is not None:
+            kl_E = kl_to_start(logprob_E, inputs.reference_logprob_E)
             token_loss_E = token_loss_E + terms.kl_coef * kl_E
         loss = (inputs.weight_E * token_loss_E).sum()
         with torch.no_grad():
@@ -121,14 +121,14 @@ def _exact(tensor: Tensor) -> Tensor:
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
-def kl_to_start(logprob: Tensor, start_logprob: Tensor) -> Tensor:
+def kl_to_start(logprob: Tensor, reference_logprob: Tensor) -> Tensor:
     """The estimator k3 of the KL divergence to the starting weights, of each token: never negative, of low variance.
 
     For tokens sampled from the policy its value is that of KL(policy || start) without bias. Its gradient is another's:
     differentiated at the sampled tokens alone, it is that of KL(start || policy). Both are 0 only where the two agree.
     d ends at `LARGEST_LOG_RATIO`: a single token that the policy has all but given up would outweigh the batch.
     """
-    log_ratio = (start_logprob - logprob).clamp(max=LARGEST_LOG_RATIO)
+    log_ratio = (reference_logprob - logprob).clamp(max=LARGEST_LOG_RATIO)
     return log_ratio.expm1() - log_ratio
 
 

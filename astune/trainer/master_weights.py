@@ -54,7 +54,7 @@ class MasterWeights:
     def __init__(self, module: nn.Module, dtype: torch.dtype, leaves: Callable[[str], bool] = lambda _: False) -> None:
         self._names: list[str] = []
         self._compute: list[nn.Parameter] = []
-        self._masters: list[Tensor] = []
+        self._weights: list[Tensor] = []
         self._master_of: dict[Tensor, Tensor] = {}
         self._buffer_of: dict[Tensor, Tensor] = {}
         for name, parameter in module.named_parameters():
@@ -64,7 +64,7 @@ class MasterWeights:
                 master = outside_heap(parameter.data)
                 self._names.append(name)
                 self._compute.append(parameter)
-                self._masters.append(master)
+                self._weights.append(master)
                 self._master_of[parameter] = master
                 parameter.data = master
                 parameter.register_post_accumulate_grad_hook(self._collect)
@@ -80,7 +80,7 @@ class MasterWeights:
         if parameter not in self._master_of:
             return None
         if not self._buffer_of:
-            self._buffer_of = dict(zip(self._compute, zeros_like(self._masters), strict=True))
+            self._buffer_of = dict(zip(self._compute, zeros_like(self._weights), strict=True))
         return self._buffer_of[parameter]
 
     def _collect(self, parameter: Tensor) -> None:
@@ -93,7 +93,7 @@ class MasterWeights:
     def clear_gradients(self) -> None:
         """Forget them, and their memory, which rollouts need until the next step."""
         self._buffer_of.clear()
-        for master in self._masters:
+        for master in self._weights:
             master.grad = None
 
     def gradients(self) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ class MasterWeights:
         optimizer = self._optimizer_for(optim)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        for master, gradient in zip(self._masters, gradients, strict=True):
+        for master, gradient in zip(self._weights, gradients, strict=True):
             master.grad = gradient
         optimizer.step()
         self.clear_gradients()
@@ -144,7 +144,7 @@ class MasterWeights:
     @torch.no_grad()
     def shake(self, relative: float, generator: torch.Generator) -> None:
         """Add noise of `relative` times its own size to every master; a matrix of zeros gets `relative` itself."""
-        for master in self._masters:
+        for master in self._weights:
             size = float(master.square().mean().sqrt()) or 1.0
             noise = torch.randn(master.shape, generator=generator, dtype=master.dtype)
             master.add_(noise.to(master.device), alpha=relative * size)
@@ -153,7 +153,7 @@ class MasterWeights:
     def _optimizer_for(self, optim: OptimConfig) -> torch.optim.AdamW:
         if self._optimizer is None:
             self._optimizer = torch.optim.AdamW(
-                self._masters, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
+                self._weights, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
             )
             self._place_moments(self._optimizer)
         return self._optimizer
@@ -161,7 +161,7 @@ class MasterWeights:
     def _place_moments(self, optimizer: torch.optim.AdamW) -> None:
         """Have the moments, zeros, outside the heap."""
         for name in _MOMENTS:
-            for master, moment in zip(self._masters, zeros_like(self._masters), strict=True):
+            for master, moment in zip(self._weights, zeros_like(self._weights), strict=True):
                 state = optimizer.state[master]
                 state.setdefault("step", torch.zeros((), dtype=torch.float32, device=master.device))
                 state[name] = moment
@@ -169,7 +169,7 @@ class MasterWeights:
     @torch.no_grad()
     def _publish(self) -> None:
         self.version += 1
-        for parameter, master in zip(self._compute, self._masters, strict=True):
+        for parameter, master in zip(self._compute, self._weights, strict=True):
             if parameter.data.data_ptr() != master.data_ptr():
                 parameter.data.copy_(master)
 
@@ -181,7 +181,7 @@ class MasterWeights:
                 number: {name: value.bfloat16() if name in _MOMENTS else value for name, value in each.items()}
                 for number, each in optimizer["state"].items()
             }
-        return {"masters": dict(zip(self._names, self._masters, strict=True)), "optimizer": optimizer}
+        return {"masters": dict(zip(self._names, self._weights, strict=True)), "optimizer": optimizer}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any], optim: OptimConfig) -> None:
@@ -192,19 +192,19 @@ class MasterWeights:
         """
         saved: dict[str, Tensor] = state["masters"]
         if {name: tuple(tensor.shape) for name, tensor in saved.items()} != {
-            name: tuple(master.shape) for name, master in zip(self._names, self._masters, strict=True)
+            name: tuple(master.shape) for name, master in zip(self._names, self._weights, strict=True)
         }:
             raise TrainerError(
                 "the checkpoint's weights do not fit this model",
                 hint="resume with the model and the LoRA rank that the run was started with",
             )
-        for name, master in zip(self._names, self._masters, strict=True):
+        for name, master in zip(self._names, self._weights, strict=True):
             master.copy_(saved[name])
         optimizer = self._optimizer_for(optim)
         for group, saved_group in zip(optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
             group.update({key: value for key, value in saved_group.items() if key != "params"})
         for number, saved_state in state["optimizer"]["state"].items():
             for name, value in saved_state.items():
-                optimizer.state[self._masters[number]][name].copy_(value)
+                optimizer.state[self._weights[number]][name].copy_(value)
         self.clear_gradients()
         self._publish()

@@ -71,7 +71,7 @@ def engine_correlation(groups: Iterable[EpisodeGroup], logprobs: OwnLogprobs, ve
     ]
     if not trained:
         return None
-    engine, ours = (np.exp(np.concatenate(parts).astype(np.float64)) for parts in zip(*trained, strict=True))
-    if np.ptp(engine) == 0 or np.ptp(ours) == 0:
+    engine, own = (np.exp(np.concatenate(parts).astype(np.float64)) for parts in zip(*trained, strict=True))
+    if np.ptp(engine) == 0 or np.ptp(own) == 0:
         return 1.0
-    return float(np.corrcoef(engine, ours)[0, 1])
+    return float(np.corrcoef(engine, own)[0, 1])

@@ -141,7 +141,7 @@ class PolicyTrainer:
             if self.algorithm.learns_from == "preferences":
                 margins += add_margins(microbatches, self._logprobs)
             sums = accumulate_gradient(self._model, microbatches, self._loss, self._config.rollout.temperature)
-            norm = self._model.masters.step(self._config.trainer.optim, lr)
+            norm = self._model.master_weights.step(self._config.trainer.optim, lr)
             if not norms:  # from the first update on, the weights are others
                 self._version += 1
             norms.append(norm)
@@ -179,14 +179,14 @@ class PolicyTrainer:
         Args:
             rng: the random generators as a resume is to find them; by default, as they are.
         """
-        masters = self._model.masters.state_dict(self._config.trainer.optim, exact=self._config.deterministic)
-        checkpoint.save_state(folder, {"version": self._version, **masters}, rng or checkpoint.random_state())
-        del masters
+        state = self._model.master_weights.state_dict(self._config.trainer.optim, exact=self._config.deterministic)
+        checkpoint.save_state(folder, {"version": self._version, **state}, rng or checkpoint.random_state())
+        del state
         give_back_freed_memory()
 
     def load_state(self, folder: Path) -> None:
         state = checkpoint.load_state(folder, self._model.device)
-        self._model.masters.load_state_dict(state, self._config.trainer.optim)
+        self._model.master_weights.load_state_dict(state, self._config.trainer.optim)
         self._version = state["version"]
 
     def _updates(self, batch: TrainingBatch) -> list[list[MicroBatch]]:
@@ -223,8 +223,8 @@ class PolicyTrainer:
         microbatches = self.packed(timelines)
         if self._needs_start:
             for microbatch in microbatches:
-                start_logprob_E = self._model.start_logprobs(microbatch, self._config.rollout.temperature)
-                microbatch.inputs = replace(microbatch.inputs, start_logprob_E=start_logprob_E)
+                reference_logprob_E = self._model.reference_logprobs(microbatch, self._config.rollout.temperature)
+                microbatch.inputs = replace(microbatch.inputs, reference_logprob_E=reference_logprob_E)
         return microbatches
 
     def _with_old_logprobs(self, updates: list[list[MicroBatch]]) -> list[list[MicroBatch]]:

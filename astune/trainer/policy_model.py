@@ -64,7 +64,7 @@ class PolicyModel:
         self.device = device
         self.lora = lora
         self.adapter = adapter
-        self.masters = MasterWeights(module, dtype, leaves=self._is_of_another_adapter)
+        self.master_weights = MasterWeights(module, dtype, leaves=self._is_of_another_adapter)
         self.tokens_kept: int | None = None
         """Tokens of a micro-batch whose activations are kept; of a larger one most are computed again."""
         self._engine_forward: EngineForward | None = None
@@ -125,8 +125,8 @@ class PolicyModel:
         return self._engine_forward is not None
 
     def keep_start(self) -> None:
-        """Remember the present weights for `start_logprobs`, which computes as this model does now; adapters need no
-        copy, they are switched off."""
+        """Remember the present weights for `reference_logprobs`, which computes as this model does now; adapters need
+        no copy, they are switched off."""
         start = copy.copy(self) if self.lora else self.frozen()
         start._engine_forward = self._engine_forward
         self._start = start
@@ -166,8 +166,8 @@ class PolicyModel:
             weight_VD=linear.weight,
             bias_V=linear.bias,
             temperature=temperature,
-            weight_grad_VD=self.masters.gradient_of(linear.weight),
-            bias_grad_V=self.masters.gradient_of(linear.bias) if linear.bias is not None else None,
+            weight_grad_VD=self.master_weights.gradient_of(linear.weight),
+            bias_grad_V=self.master_weights.gradient_of(linear.bias) if linear.bias is not None else None,
             product=partial(self._engine_forward.logits, self) if self._engine_forward is not None else None,
         )
 
@@ -177,7 +177,7 @@ class PolicyModel:
         return self.head(temperature).logprobs(self.hidden(batch), batch.targets)
 
     @torch.no_grad()
-    def start_logprobs(self, batch: MicroBatch, temperature: float) -> Tensor:
+    def reference_logprobs(self, batch: MicroBatch, temperature: float) -> Tensor:
         """The same under the weights at `keep_start`."""
         if self._start is None:
             raise TrainerError("the starting weights were not kept", hint="this is a defect of astune")

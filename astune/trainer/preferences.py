@@ -19,7 +19,7 @@ from astune.trainer.microbatch import MicroBatch
 
 
 def add_margins(microbatches: Sequence[MicroBatch], logprobs: Callable[[MicroBatch], Tensor]) -> list[float]:
-    """Note the margin of each token's pair in the inputs of an update's micro-batches, which have `start_logprob_E`.
+    """Note the margin of each token's pair in the inputs of micro-batches, which have `reference_logprob_E`.
 
         log policy - log start of tokens    chosen 0.5 1.0    rejected -0.5 -0.25 0.25    ->   margin 2, 5 tokens
 
@@ -31,7 +31,7 @@ def add_margins(microbatches: Sequence[MicroBatch], logprobs: Callable[[MicroBat
     """
     margins, counts = defaultdict[int, float](float), defaultdict[int, int](int)
     for microbatch in microbatches:
-        start_E = microbatch.inputs.start_logprob_E
+        start_E = microbatch.inputs.reference_logprob_E
         if start_E is None:
             raise TrainerError("the starting weights were not kept", hint="this is a defect of astune")
         moved_E = (logprobs(microbatch) - start_E).cpu().double() * microbatch.inputs.advantage_E.cpu().sign()

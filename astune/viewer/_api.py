@@ -53,9 +53,9 @@ class Api:
     def open(self) -> dict[str, Any]:
         """The folder, and what the names of metrics mean."""
         folder = self._library.folder
-        told = {"root": str(folder.root), "level": folder.level, "version": version("astune")}
+        opened = {"root": str(folder.root), "level": folder.level, "version": version("astune")}
         store = self.conversations.path
-        return told | {"catalogue": catalogue(), "conversations": str(store) if store is not None else None}
+        return opened | {"catalogue": catalogue(), "conversations": str(store) if store is not None else None}
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, newest first, with the settings in which they differ."""

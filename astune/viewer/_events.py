@@ -76,10 +76,10 @@ class WatchedRun:
     def _new_lines(self) -> list[Event]:
         known, self._lines = self._lines, self.run.metrics().lines
         if known and (len(self._lines) < len(known) or self._lines[len(known) - 1] is not known[-1]):
-            return [Event("status", self.run.info()), *self._told(self._lines)]
-        return self._told(self._lines[len(known) :])
+            return [Event("status", self.run.info()), *self._metrics_events(self._lines)]
+        return self._metrics_events(self._lines[len(known) :])
 
-    def _told(self, lines: list[MetricsLine]) -> list[Event]:
+    def _metrics_events(self, lines: list[MetricsLine]) -> list[Event]:
         return [Event("metrics", {"run": self.run.name, **asdict(line)}) for line in lines]
 
     def _new_episodes(self) -> list[Event]:

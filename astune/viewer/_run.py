@@ -118,14 +118,14 @@ class ViewedRun:
         except Exception as cause:
             _logger.exception("the run %s cannot be shown", self.path)
             shown = dict.fromkeys(_SHOWN_OF_A_RUN)
-            said = f"the viewer cannot show it: {type(cause).__name__}; its log says more"
+            problem = f"the viewer cannot show it: {type(cause).__name__}; its log says more"
             return shown | {
                 "run": self.name,
                 "experiment": self.path.parent.name,
                 "name": self.path.name,
                 "status": "killed",
                 "message": "",
-                "problems": [said],
+                "problems": [problem],
                 "notes": RunNotes().model_dump(),
             }
 
@@ -135,7 +135,7 @@ class ViewedRun:
         last = self._last_line()
         episodes = self._count(problems)
         settings = self.settings()
-        told = {
+        shown = {
             "run": self.name,
             "experiment": info.experiment if info is not None else self.path.parent.name,
             "name": self.path.name,
@@ -155,9 +155,9 @@ class ViewedRun:
             "notes": self._notes(problems).model_dump(),
             "problems": problems,
         }
-        if told["model"] is None and not _begins(told):
+        if shown["model"] is None and not _begins(shown):
             problems.append("config.yaml is missing, or does not name a model")
-        return told
+        return shown
 
     def problems(self, info: Mapping[str, Any]) -> list[str]:
         """Describe what is missing or damaged.

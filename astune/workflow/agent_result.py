@@ -37,11 +37,11 @@ def given_task(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[st
         raise WorkflowError(f"task {task.task_id} cannot be given to its agent: {cause}", hint=_FIELDS) from cause
 
 
-def warn_of_failure(failure: str, said: str) -> None:
+def warn_of_failure(failure: str, output: str) -> None:
     """Report that an agent failed after it called the model: always in the debug log, the first times as a warning."""
     level = logging.WARNING if next(_count) < _SHOWN_FAILURES else logging.DEBUG
     _log.log(
-        level, "%s: %s. It had asked the model, so this is judged and no error (metric agent_failed)", failure, said
+        level, "%s: %s. It had asked the model, so this is judged and no error (metric agent_failed)", failure, output
     )
 
 

@@ -21,8 +21,8 @@ def action_of(action: Message | str) -> Message:
             f"gym_step was called with {action!r}",
             hint='pass {"role": "assistant", "content": reply.content}',
         )
-    said = without_blocks({**message, "role": message.get("role") or "assistant"})
-    plain = canonical({**said, "content": said.get("content") or ""})  # a model may say nothing
+    answer = without_blocks({**message, "role": message.get("role") or "assistant"})
+    plain = canonical({**answer, "content": answer.get("content") or ""})  # a model may say nothing
     if "images" in plain:
         raise WorkflowError("gym_step was called with an image", hint="environments take text and tool calls")
     return plain

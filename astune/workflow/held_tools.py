@@ -38,7 +38,7 @@ _REFUSED: tuple[HeldTool, ...] = ("write_text_file", "insert_text_file")
 HELD_TOOLS: tuple[HeldTool, ...] = (*_IN_THE_SANDBOX, *_REFUSED)
 _KEY = "sandbox.unconfined_tools"
 _log = logging.getLogger(__name__)
-_said: set[str] = set()
+_logged: set[str] = set()
 """Tools for which this process has already logged a note."""
 
 
@@ -81,12 +81,12 @@ def handling_of(name: HeldTool, use: ToolUse, *, in_sandbox: bool) -> Literal["u
     """Return how a tool runs in an episode, and say so once. A refused tool answers the model and is not an error of
     the run."""
     if name in use.config.unconfined_tools:
-        _say_once(f"AgentScope's {name} runs WITHOUT isolation, since {_KEY} names it")
+        _log_once(f"AgentScope's {name} runs WITHOUT isolation, since {_KEY} names it")
         return "unconfined"
     if in_sandbox:
-        _say_once(f"AgentScope's {name} runs in the sandbox during episodes; {_KEY} lists the tools that shall not")
+        _log_once(f"AgentScope's {name} runs in the sandbox during episodes; {_KEY} lists the tools that shall not")
         return "sandbox"
-    _say_once(
+    _log_once(
         f"AgentScope's {name} is not available to the model during episodes, for it changes files of this machine; "
         f"register a confined tool of your own, or allow it: --set {_KEY}=[{name}]"
     )
@@ -98,7 +98,7 @@ def refusal_of(name: str) -> str:
     return f"Error: {name} is not available here. No file was changed."
 
 
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+def _log_once(text: str) -> None:
+    if text not in _logged:
+        _logged.add(text)
         _log.warning("%s", text)

@@ -42,14 +42,14 @@ class TurnGame(Workflow):
         models = {player: proxy.as_agentscope_model(player, role) for player, role in roles.items()}
         begun: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
         talks: defaultdict[str, list[Message]] = defaultdict(lambda: list(begun))
-        heard, info, terminate = list(proxy.init_messages), dict[str, Any](proxy.env_info), False
+        received, info, terminate = list(proxy.init_messages), dict[str, Any](proxy.env_info), False
         while not terminate:
             player = str(info["player"])
-            talks[player] += heard
+            talks[player] += received
             answer = await models[player].achat(talks[player])
             talks[player].append(answer)
             _, _, terminate, info = await proxy.agym_step(answer)
-            heard = proxy.env_messages
+            received = proxy.env_messages
         return self._output(roles, info)
 
     def _output(self, roles: Mapping[str, str], info: Mapping[str, Any]) -> WorkflowOutput:

@@ -70,8 +70,8 @@ class WorkersWorkflow(Workflow):
             if proxy.cut is None:
                 raise
             return None
-        said = {name: result[name] for name in ("stdout", "stderr", "exit_status") if name in result}
-        proxy.update_judge_input_dictionary(**said)
+        output = {name: result[name] for name in ("stdout", "stderr", "exit_status") if name in result}
+        proxy.update_judge_input_dictionary(**output)
         ended = ProgramEnd(result.get("stdout") or "", result.get("stderr") or "", result.get("exit_status") or 0, 0)
         failed = proxy.cut is None and has_failed(ended, ["of a worker"], task.task_id, asked=proxy.answers > 0)
         return AgentResult(result).conclude(proxy, trusted=self.config.rollout.trust_program_reward, failed=failed)

@@ -158,6 +158,6 @@ def test_value_and_gradient_are_those_of_the_published_objective(
         part.inputs = replace(part.inputs, old_logprob_E=part.inputs.engine_logprob_E)
     sums = accumulate_gradient(model, parts, policy_loss(algorithm), 1.0)
     assert float(sums.loss) == pytest.approx(float(expected.detach()), rel=2e-6, abs=2e-6)
-    assert distance(model.masters.gradients(), theirs) < 2e-6
+    assert distance(model.master_weights.gradients(), theirs) < 2e-6
     clipped = sums.mismatch.metrics()["clip_fraction"]
     assert 0 < clipped < 1

@@ -91,7 +91,7 @@ def local_gradient(
         torch.tensor(timeline.versions),
         torch.zeros(len(timeline.positions), dtype=torch.long),
         old_logprob_E=old_E,
-        start_logprob_E=start_E if loss.kl_coef else None,
+        reference_logprob_E=start_E if loss.kl_coef else None,
     )
     value, _ = PolicyLoss(GRPO(), loss)(policy_E.requires_grad_(), entropy_E.requires_grad_(), inputs)
     of_logprob, of_entropy = torch.autograd.grad(value, (policy_E, entropy_E), materialize_grads=True)

@@ -14,7 +14,7 @@ from trinity.common.experience import Experience
 
 from astune.backbone.cluster.rows import quiet_row
 from astune.backbone.trinity import samples
-from astune.backbone.trinity.samples import experiences_of, told
+from astune.backbone.trinity.samples import experiences_of, group_info
 from astune.schema import TrainerError
 
 
@@ -39,7 +39,7 @@ class Strategy(samples.WholeGroups):
 
 try:
     batch, _, _ = asyncio.run(Strategy(Queue(json.load(sys.stdin))).sample(step=1))
-    said = {"read": [told(one)["uid"] for one in batch]}
+    said = {"read": [group_info(one)["uid"] for one in batch]}
 except TrainerError as refused:
     said = {"refused": str(refused)}
 json.dump(said, sys.stdout)

@@ -25,7 +25,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import left_right_2_no_padding
 
 from astune.backbone.cluster.rows import Row
-from astune.backbone.trinity.samples import experiences_of, told, weighed
+from astune.backbone.trinity.samples import experiences_of, group_info, scaled
 from astune.backbone.trinity.settings import algorithm_of
 from astune.config.schema import AstuneConfig
 
@@ -35,12 +35,12 @@ _PARTS = ("algorithm_type", "policy_loss_fn_args", "entropy_loss_fn", "entropy_l
 
 def algorithm(loss: dict[str, Any]) -> AlgorithmConfig:
     """As a run with this loss has it."""
-    told = algorithm_of(AstuneConfig.model_validate({"trainer": {"loss": loss}}), None)
-    config = AlgorithmConfig(kl_loss_fn_args={}, **{name: told[name] for name in _PARTS if name in told})
+    algorithm = algorithm_of(AstuneConfig.model_validate({"trainer": {"loss": loss}}), None)
+    config = AlgorithmConfig(kl_loss_fn_args={}, **{name: algorithm[name] for name in _PARTS if name in algorithm})
     for name, value in ALGORITHM_TYPE.get(config.algorithm_type).default_config().items():
-        if name not in told:
+        if name not in algorithm:
             setattr(config, name, value)
-    if "entropy_loss_fn" not in told:
+    if "entropy_loss_fn" not in algorithm:
         config.entropy_loss_fn_args = ENTROPY_LOSS_FN.get(config.entropy_loss_fn).default_args()
     return config
 
@@ -63,14 +63,14 @@ def main() -> None:
         of |= {(uid, one.eid.run): row for one, row in zip(made, rows, strict=True)}
         read += made
     read = Experience.deserialize_many(Experience.serialize_many(read))  # as through Trinity's queue
-    trained = weighed(read, said["scheme"], n_ranks=said["ranks"])
+    trained = scaled(read, said["scheme"], n_ranks=said["ranks"])
     filling = {
         "old": [],
         "policy": [],
         "start": [],
         "entropy": [],
     }  # of no weight, where ranks could not share the batch equally
-    rows = [of.get((told(one)["uid"], one.eid.run), filling) for one in trained]
+    rows = [of.get((group_info(one)["uid"], one.eid.run), filling) for one in trained]
 
     batch = to_data_proto(trained, 0, LlamaConfig(), get_logger("side"))
     width = batch.batch["responses"].shape[1]
@@ -94,7 +94,7 @@ def main() -> None:
         length = start - first
         answers.append(
             {
-                "uid": told(one)["uid"],
+                "uid": group_info(one)["uid"],
                 "advantages": batch.batch["advantages"][number][:length].tolist(),
                 "weight": float(batch.batch["token_weights"][number]),
                 "mask": batch.batch["response_mask"][number][:length].int().tolist(),

@@ -1,4 +1,4 @@
-"""Plain words: docstrings start with what a thing is or does, and no text or comment uses the dialect of old."""
+"""Plain words: docstrings start with what a thing is or does, and no text, comment or name uses the dialect of old."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ DIALECT = re.compile(
     r"go(?:es)? on with --resume)\b",
     re.IGNORECASE,
 )
+NAMES = re.compile(
+    r"(^|_)(told|said|hears?|heard|weigh(s|ed)?|mend(s|ed)?|theirs|ours|masters|keepers?|books|anybody|"
+    r"start_logprobs?)(_|$)",
+    re.IGNORECASE,
+)
+"""Words of names; keys on disk and on a wire are strings, and keep their spelling."""
 
 
 def sources(room: str) -> Iterator[tuple[Path, ast.Module]]:
@@ -43,10 +49,10 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_docstrings_messages_comments_and_asserts_of_a_room_are_plain(room: str) -> None:
+def test_names_docstrings_messages_comments_and_asserts_of_a_room_are_plain(room: str) -> None:
     found: list[str] = []
     for path, tree in sources(room):
-        for line, fault in [*faults(tree), *comments(path)]:
+        for line, fault in [*faults(tree), *comments(path), *names(tree)]:
             found.append(f"{path.relative_to(ROOT)}:{line}: {fault}")
     assert not found, "\n".join(found)
 
@@ -68,6 +74,14 @@ def comments(path: Path) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type == tokenize.COMMENT and DIALECT.search(token.string):
             yield token.start[0], f"not plain: {token.string}"
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and fault of each name that is not plain: of functions, classes, arguments, variables and attributes."""
+    for node in ast.walk(tree):
+        for key in ("name", "asname", "arg", "id", "attr"):
+            if isinstance(name := getattr(node, key, None), str) and NAMES.search(name):
+                yield getattr(node, "lineno", 0), f"not a plain name: {name}"
 
 
 def _twice(sentences: list[str]) -> bool:

@@ -96,7 +96,7 @@ def test_a_family_is_trained_with_the_gradient_of_its_own_forward_pass(
     _, theirs = reference_gradient(folder, timelines, policy_loss(), dtype="float32")
     model = PolicyModel.load(folder, ModelConfig(device="cpu", dtype="float32"), seed=0)
     accumulate_gradient(model, [pack(timelines, torch.device("cpu"))], policy_loss(), 1.0)
-    assert distance(model.masters.gradients(), theirs) < 1e-5
+    assert distance(model.master_weights.gradients(), theirs) < 1e-5
 
 
 @pytest.mark.parametrize(("architecture", "changes"), ALONE, ids=[name for name, _ in ALONE])
@@ -113,7 +113,7 @@ def test_a_family_that_cannot_share_a_tree_is_found_out_said_and_trained_one_tim
     assert line.startswith(f"{architecture}ForCausalLM cannot share the beginnings of timelines (")
     _, theirs = reference_gradient(folder, timelines, policy_loss(), dtype="float32")
     accumulate_gradient(model, [pack([each], torch.device("cpu")) for each in timelines], policy_loss(), 1.0)
-    assert distance(model.masters.gradients(), theirs) < 1e-5
+    assert distance(model.master_weights.gradients(), theirs) < 1e-5
     report = PolicyTrainer.load(folder, config()).step(batch)
     assert report.metrics["microbatches"] == len(timelines)
 

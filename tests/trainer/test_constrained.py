@@ -85,8 +85,8 @@ def tree_gradient(
     parts = split(timelines, tokens, layout=layout)
     microbatches = [pack(part, CPU, grammars, layout=layout) for part in parts]
     sums = accumulate_gradient(model, microbatches, loss, temperature)
-    gradient = {name: tensor.clone() for name, tensor in model.masters.gradients().items()}
-    model.masters.clear_gradients()
+    gradient = {name: tensor.clone() for name, tensor in model.master_weights.gradients().items()}
+    model.master_weights.clear_gradients()
     return float(sums.loss), gradient
 
 

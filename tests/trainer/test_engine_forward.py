@@ -124,7 +124,7 @@ def test_the_gradient_is_that_of_the_models_own_operations(lora: dict[str, Any],
         trainer = PolicyTrainer.load(tmp_path, config(dtype=dtype, deterministic=deterministic, lora=lora))
         microbatches = trainer.packed(timelines_of(trainer, made))
         accumulate_gradient(trainer.model, microbatches, policy_loss(importance_cap=None), 1.0)
-        return trainer.model.masters.gradients()
+        return trainer.model.master_weights.gradients()
 
     made = TrainingBatch(
         1,
@@ -149,7 +149,7 @@ def test_the_starting_weights_are_computed_by_the_same_operations(lora: dict[str
     [microbatch] = trainer.packed(timelines_of(trainer, batch))
     before = trainer.model.logprobs(microbatch, 1.0)
     for _ in range(2):
-        assert torch.equal(trainer.model.start_logprobs(microbatch, 1.0), before)
+        assert torch.equal(trainer.model.reference_logprobs(microbatch, 1.0), before)
         report = trainer.step(batch)
         moved = trainer.model.logprobs(microbatch, 1.0) - before
         assert moved.abs().max() > 0.01

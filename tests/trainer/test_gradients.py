@@ -38,8 +38,8 @@ def tree_gradient(
 ) -> tuple[float, dict[str, Tensor]]:
     microbatches = [pack(part, CPU) for part in split(timelines, tokens)]
     sums = accumulate_gradient(model, microbatches, loss, temperature)
-    gradient = {name: tensor.clone() for name, tensor in model.masters.gradients().items()}
-    model.masters.clear_gradients()
+    gradient = {name: tensor.clone() for name, tensor in model.master_weights.gradients().items()}
+    model.master_weights.clear_gradients()
     return float(sums.loss), gradient
 
 

@@ -83,7 +83,7 @@ def test_weights_are_written_in_the_format_that_they_compute_in_and_load_as_they
 
     for dtype in ("float32", "bfloat16"):
         policy = policy_of(tiny_folder, dtype)
-        policy.model.masters.shake(0.01, torch.Generator().manual_seed(0))
+        policy.model.master_weights.shake(0.01, torch.Generator().manual_seed(0))
         policy.save(tmp_path / dtype)
         read = AutoModelForCausalLM.from_pretrained(tmp_path / dtype).state_dict()
         for name, tensor in policy.named_tensors():

@@ -67,10 +67,10 @@ def test_parameters_are_those_that_are_published():
 def test_weights_gradients_and_moments_are_those_of_the_trainer(dtype: str, rank: int, folder: Path):
     settings = ModelConfig.model_validate({"device": "cpu", "dtype": dtype, "lora": {"rank": rank}})
     model = PolicyModel.load(folder, settings, seed=0)
-    model.masters.step(OptimConfig(), 1e-6)
-    state = model.masters.state_dict(OptimConfig())
+    model.master_weights.step(OptimConfig(), 1e-6)
+    state = model.master_weights.state_dict(OptimConfig())
     held = {each.untyped_storage().data_ptr(): each for each in (*model.module.parameters(), *tensors_in(state))}
-    held |= {each.data_ptr(): each for each in model.masters.gradients().values()}
+    held |= {each.data_ptr(): each for each in model.master_weights.gradients().values()}
     overrides = [f"model.lora.rank={rank}", "engine.type=vllm"]
     (estimate,) = estimates(load_config(None, overrides), shape_of(LLAMA), on_gpu=False, in_bfloat16=dtype != "float32")
     n_bytes = sum(each.nbytes for each in held.values())
@@ -124,7 +124,7 @@ def test_what_is_computed_again_changes_no_bit_of_the_gradient(
         batch = small_batch(model)
         hidden_RD = model.hidden(batch)
         hidden_RD.backward(torch.ones_like(hidden_RD))
-        return {name: gradient.clone() for name, gradient in model.masters.gradients().items()}
+        return {name: gradient.clone() for name, gradient in model.master_weights.gradients().items()}
 
     made: list[Tensor] = []
     unpack = Recomputing.unpack
@@ -165,8 +165,8 @@ def test_a_long_timeline_keeps_the_inputs_of_layers_alone(rank: int, trees: bool
     def gradients() -> dict[str, Tensor]:
         hidden_RD = model.hidden(batch)
         hidden_RD.backward(torch.ones_like(hidden_RD))
-        found = {name: gradient.clone() for name, gradient in model.masters.gradients().items()}
-        model.masters.clear_gradients()
+        found = {name: gradient.clone() for name, gradient in model.master_weights.gradients().items()}
+        model.master_weights.clear_gradients()
         return found
 
     if not trees:

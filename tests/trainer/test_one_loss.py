@@ -58,8 +58,8 @@ def gradient(
     layout: Layout | None = None,
 ) -> tuple[float, Gradient]:
     sums = accumulate_gradient(model, [pack(part, CPU, layout=layout) for part in parts], loss, 1.0)
-    found = {name: tensor.clone() for name, tensor in model.masters.gradients().items()}
-    model.masters.clear_gradients()
+    found = {name: tensor.clone() for name, tensor in model.master_weights.gradients().items()}
+    model.master_weights.clear_gradients()
     return float(sums.loss), found
 
 

@@ -51,9 +51,9 @@ def test_a_policy_named_like_a_module_leaves_the_other_as_it_would_be_alone(smal
     for name, other in (("model", "wolf"), ("q_proj", "farmer")):
         ours, theirs = merged(named[name]), merged(plain[other])
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-        masters = named[name].model.masters
-        assert {master.dtype for master in masters._masters} == {torch.float32}
-        assert len(masters._masters) == len(plain[other].model.masters._masters)
+        masters = named[name].model.master_weights
+        assert {master.dtype for master in masters._weights} == {torch.float32}
+        assert len(masters._weights) == len(plain[other].model.master_weights._weights)
 
 
 def test_a_policy_may_have_any_name_that_torch_has_a_use_for(small_folder: Path) -> None:

@@ -264,10 +264,10 @@ def test_the_kept_start_stays_where_it_was(small_folder: Path) -> None:
     trainer = PolicyTrainer.load(small_folder, config(loss={"kl_coef": 0.1}, optim={"lr": 1e-2}))
     model = trainer._model
     batch = pack(weighted(preference().groups, preference().advantages, "episode"), torch.device("cpu"))
-    before = model.start_logprobs(batch, 1.0)
+    before = model.reference_logprobs(batch, 1.0)
     assert torch.equal(before, model.logprobs(batch, 1.0))
     trainer.step(preference())
-    assert torch.equal(model.start_logprobs(batch, 1.0), before)
+    assert torch.equal(model.reference_logprobs(batch, 1.0), before)
     assert not torch.allclose(model.logprobs(batch, 1.0), before, atol=1e-3)
 
 
@@ -313,7 +313,7 @@ def test_a_gradient_that_is_not_finite_stops_the_step_before_weights_change(
     small_folder: Path, numbers: list[float], where: str
 ) -> None:
     trainer = PolicyTrainer.load(small_folder, config())
-    masters, before = trainer.model.masters, tensors(trainer)
+    masters, before = trainer.model.master_weights, tensors(trainer)
     for layer, number in enumerate(numbers, start=1):
         masters.gradients()[f"model.layers.{layer}.mlp.up_proj.weight"].fill_(number)
     with pytest.raises(TrainerError, match=f"the gradient is not finite{where}.mlp.up_proj.weight"):

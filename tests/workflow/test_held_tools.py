@@ -122,7 +122,7 @@ async def test_a_sandbox_that_fails_in_such_a_thread_is_told_to_every_running_ep
 async def test_a_model_that_writes_a_file_is_refused_and_the_log_names_the_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_tools, "_said", set())
+    monkeypatch.setattr(held_tools, "_logged", set())
     file = tmp_path / "file"
     for tool, arguments in (("write_text_file", {}), ("insert_text_file", {"line_number": 1})):
         with tools_of_episode(SandboxConfig()) as use:
@@ -140,7 +140,7 @@ async def test_a_model_that_writes_a_file_is_refused_and_the_log_names_the_key(
 async def test_the_run_says_once_which_tools_run_where(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_tools, "_said", set())
+    monkeypatch.setattr(held_tools, "_logged", set())
     with tools_of_episode(SandboxConfig(unconfined_tools=("execute_shell_command",))):
         for _ in range(2):
             await execute_python_code("print(1)")

@@ -130,7 +130,7 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
     users, key_map = _users(config, engine), read_key_map(engine)
     for key in users:
         if any(f"{key}.".startswith(f"{kept}.") for kept in _KEPT[engine]):
-            own_keys = [ours for ours, theirs in key_map.items() if key in theirs]
+            own_keys = [own_key for own_key, engine_keys in key_map.items() if key in engine_keys]
             raise ConfigError(
                 f"astune.{engine}: {key} is set by astune, since the loss depends on it",
                 hint=f"it follows from {own_keys[0]}" if own_keys else "leave it out; see docs/en/backbones.md",
@@ -160,8 +160,8 @@ def precision(config: AstuneConfig, *, servers: str, trainers: Sequence[str]) ->
     if dtype == "auto":
         return {}
     mixed = {"param_dtype": _SHORT[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    told = {f"{key}.mixed_precision.{name}": value for key in trainers for name, value in mixed.items()}
-    return {servers: dtype, **told}
+    formats = {f"{key}.mixed_precision.{name}": value for key in trainers for name, value in mixed.items()}
+    return {servers: dtype, **formats}
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -129,8 +129,8 @@ def resolved_plan(engine: ClusterEngine, config: AstuneConfig, parts: UserParts,
         check=False,
     )
     if asked.returncode != 0:
-        said = asked.stderr.decode(errors="replace").strip().splitlines()
-        raise ConfigError(said[-1] if said else f"{engine}'s configuration ended with status {asked.returncode}")
+        lines = asked.stderr.decode(errors="replace").strip().splitlines()
+        raise ConfigError(lines[-1] if lines else f"{engine}'s configuration ended with status {asked.returncode}")
     return asked.stdout.decode()
 
 

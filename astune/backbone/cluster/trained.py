@@ -64,12 +64,14 @@ def report_of(
         engine_logprob_E=_joined(row.rollout_log_probs for row in rows),
         version_E=torch.tensor([*chain.from_iterable(row.versions for row in rows)]),
         sequence_E=torch.tensor([number for number, one in enumerate(timelines) for _ in one.positions]),
-        start_logprob_E=_joined(row.ref_log_prob or [] for row in rows) if rows[0].ref_log_prob is not None else None,
+        reference_logprob_E=_joined(row.ref_log_prob or [] for row in rows)
+        if rows[0].ref_log_prob is not None
+        else None,
     )
     if loss.algorithm.needs_sequence_ratio:
         inputs = inputs.with_sequence_ratios(logprob_E)
     _, sums = loss(logprob_E, _joined(row.entropy for row in rows), inputs)
-    more = {ours: metrics[theirs] for theirs, ours in _NAMES.items() if theirs in metrics}
+    more = {name: metrics[engine_name] for engine_name, name in _NAMES.items() if engine_name in metrics}
     if not math.isfinite(more.get("grad_norm", 0.0)):
         raise TrainerError(f"in step {batch.step} the gradient is not finite", hint="lower trainer.optim.lr")
     if lr is not None:

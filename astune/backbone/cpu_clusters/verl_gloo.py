@@ -51,11 +51,11 @@ class Gloo(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        def told(ranks: list[int]) -> dict[str, list[Any]]:
+        def topology(ranks: list[int]) -> dict[str, list[Any]]:
             n = len(ranks)
             return {"rank": ranks, "world_size": [rollout_world_size + 1] * n, "address": [metadata[0]] * n}
 
-        return told([0] + [-1] * (actor_wg_world_size - 1)), told([*range(1, rollout_world_size + 1)])
+        return topology([0] + [-1] * (actor_wg_world_size - 1)), topology([*range(1, rollout_world_size + 1)])
 
     def init_process_group(self, rank: int, world_size: int, address: tuple[str, int]) -> None:
         self._rank = rank
@@ -74,25 +74,25 @@ class Gloo(CheckpointEngine):
             if self._rank == 0:
                 whole = weight.detach().contiguous()
                 dtype = str(whole.dtype).removeprefix("torch.")
-                self._say(number, orjson.dumps({"name": name, "shape": [*whole.shape], "dtype": dtype}))
+                self._send(number, orjson.dumps({"name": name, "shape": [*whole.shape], "dtype": dtype}))
                 await self._broadcast(whole)
                 number += 1
         if self._rank == 0:
-            self._say(number, _END)
+            self._send(number, _END)
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Tensor]]:
         number = 0
-        while (said := await asyncio.to_thread(self._hear, number)) != _END:
-            tensor = orjson.loads(said)
+        while (message := await asyncio.to_thread(self._receive, number)) != _END:
+            tensor = orjson.loads(message)
             weight = torch.empty(tensor["shape"], dtype=getattr(torch, tensor["dtype"]))
             await self._broadcast(weight)
             yield tensor["name"], weight
             number += 1
 
-    def _say(self, number: int, what: bytes) -> None:
+    def _send(self, number: int, what: bytes) -> None:
         self._store.set(f"tensor {number}", what)
 
-    def _hear(self, number: int) -> bytes:
+    def _receive(self, number: int) -> bytes:
         return self._store.get(f"tensor {number}")
 
     async def _broadcast(self, tensor: Tensor) -> None:

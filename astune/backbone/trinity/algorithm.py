@@ -121,7 +121,7 @@ class TokenLoss(PolicyLossFn):
             torch.zeros_like(advantage_E, dtype=torch.long),
             torch.arange(len(trained), device=trained.device)[:, None].expand(trained.shape)[trained],
             old_logprob_E=old_logprob[trained].float(),
-            start_logprob_E=None if ref_logprob is None else ref_logprob[trained].float(),
+            reference_logprob_E=None if ref_logprob is None else ref_logprob[trained].float(),
         )
         if self._loss.algorithm.needs_sequence_ratio:  # a row is a whole timeline
             inputs = inputs.with_sequence_ratios(logprob_E)

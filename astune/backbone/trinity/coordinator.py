@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-import trinity.explorer.scheduler as theirs
+import trinity.explorer.scheduler as trinity_scheduler
 from ray.exceptions import RayActorError
 from trinity.explorer.rollout_coordinator import RolloutCoordinator
 
@@ -20,7 +20,7 @@ from astune.backbone.cluster.hooks import hook, hooks, replace
 
 
 @hooks
-class LastingRunner(theirs.RunnerWrapper):
+class LastingRunner(trinity_scheduler.RunnerWrapper):
     """Restart a dead runner before it receives a group."""
 
     @hook
@@ -39,7 +39,7 @@ class Coordinator(RolloutCoordinator):
 
     @hook
     async def _init_scheduler(self) -> None:
-        replace(theirs, "RunnerWrapper", LastingRunner)
+        replace(trinity_scheduler, "RunnerWrapper", LastingRunner)
         await super()._init_scheduler()
 
     @hook

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import trinity.explorer.explorer as theirs
+import trinity.explorer.explorer as trinity_explorer
 from trinity.common.constants import SyncStyle
 
 from astune.backbone.cluster.actors import watch
@@ -25,7 +25,7 @@ _LOOKS_S = 0.5
 
 
 @hooks
-class ReportingExplorer(theirs.Explorer):
+class ReportingExplorer(trinity_explorer.Explorer):
     """Runs no further ahead of the trainer than `trainer.max_staleness`.
 
     It measures held-out tasks with the weights of the last step, and of each `test_freq`-th that its models are given.
@@ -41,7 +41,7 @@ class ReportingExplorer(theirs.Explorer):
         self._measured: int = job["measured"]
         self._end_watch: Callable[[], None] = lambda: None
         self._measured_last = not job["validation"] or self._measured >= self._last_step
-        replace(theirs, "RolloutCoordinator", Coordinator)
+        replace(trinity_explorer, "RolloutCoordinator", Coordinator)
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done
         self.sync_offset += self._done  # a resumed run may run ahead by as much again

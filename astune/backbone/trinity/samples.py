@@ -53,23 +53,23 @@ def experiences_of(rows: Sequence[Row], *, uid: str) -> list[Experience]:
     ]
 
 
-def told(experience: Experience) -> dict[str, Any]:
+def group_info(experience: Experience) -> dict[str, Any]:
     """An experience's group, how many belong to it, and where its tokens come from."""
     return experience.info[_KEY]
 
 
 def teaches(experience: Experience) -> bool:
-    return bool(told(experience)["origin"]["episode"])
+    return bool(group_info(experience)["origin"]["episode"])
 
 
-def weighed(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks: int) -> list[Experience]:
+def scaled(experiences: Sequence[Experience], scheme: TokenWeights, *, n_ranks: int) -> list[Experience]:
     """The experiences that teach, advantages and weights scaled to the batch, of which dropped groups are no part.
 
     Gradients are averaged over ranks, and law 4's loss is a sum: hence `n_ranks`. Experiences of no weight fill a
     batch up that ranks cannot share equally.
     """
-    counted = [one for one in experiences if not told(one)["dropped"]]
-    scale = BatchScale.count([(told(one)["uid"], int(one.action_mask.sum()), teaches(one)) for one in counted])
+    counted = [one for one in experiences if not group_info(one)["dropped"]]
+    scale = BatchScale.count([(group_info(one)["uid"], int(one.action_mask.sum()), teaches(one)) for one in counted])
     teaching = [one for one in counted if teaches(one)]
     for one in teaching:
         one.advantages = one.returns = one.advantages * scale.share
@@ -106,13 +106,13 @@ class WholeGroups(SampleStrategy):
         batch: list[Experience] = []
         for _number in range(self._groups):
             [first] = await self._reader.read(batch_size=1)
-            if (uid := str(told(first)["uid"])).partition("/")[0] != str(step):
+            if (uid := str(group_info(first)["uid"])).partition("/")[0] != str(step):
                 raise TrainerError(
                     f"Trinity's trainer was given the group {uid} in step {step}: one of that step was lost",
                     hint="a process that ran it died; look into Trinity's log",
                 )
             batch.append(first)
-            rest = told(first)["of"] - 1
+            rest = group_info(first)["of"] - 1
             if rest:
                 batch += await self._reader.read(batch_size=rest)
         measures: dict[str, float] = {"time/read_experience": time.perf_counter() - began}

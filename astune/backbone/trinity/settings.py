@@ -38,16 +38,16 @@ def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
     """
     config = AstuneConfig.model_validate(job["config"])
     known = dict(leaves(OmegaConf.to_container(OmegaConf.structured(Config), enum_to_str=True)))  # type: ignore[arg-type]
-    told = OmegaConf.create()
+    settings = OmegaConf.create()
     for source, values in layers_of("trinity", config, _of_this_run(job, config), on_cpu=on_cpu):
         for key, value in values.items():
             _require_known(key, known, source)
-            OmegaConf.update(told, key, as_typed(value, known.get(key)), force_add=True)
+            OmegaConf.update(settings, key, as_typed(value, known.get(key)), force_add=True)
     try:
-        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), told))
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), settings))
     except OmegaConfBaseException as cause:
-        said = "; ".join(line.strip() for line in str(cause).splitlines() if line.strip())
-        raise ConfigError(f"Trinity refuses its configuration: {said}", hint="see astune.trinity") from cause
+        reason = "; ".join(line.strip() for line in str(cause).splitlines() if line.strip())
+        raise ConfigError(f"Trinity refuses its configuration: {reason}", hint="see astune.trinity") from cause
     if not made.trainer.trainer_strategy.startswith("fsdp"):
         raise ConfigError(
             f"astune.trinity: trainer.trainer_strategy {made.trainer.trainer_strategy} cannot be used: astune's keys "
@@ -84,9 +84,9 @@ def _require_pace(made: Config, config: AstuneConfig) -> None:
             "leave trainer.validation.stop_at_success out, or sync_style",
         ),
     )
-    for given, why, mend in refused:
+    for given, why, hint in refused:
         if given:
-            raise ConfigError(f"astune.trinity: synchronizer.sync_style fully_async {why}", hint=mend)
+            raise ConfigError(f"astune.trinity: synchronizer.sync_style fully_async {why}", hint=hint)
 
 
 def write_tasks(job: Mapping[str, Any]) -> None:

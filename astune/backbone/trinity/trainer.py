@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import trinity.trainer.trainer as theirs
+import trinity.trainer.trainer as trinity_trainer
 from trinity.common.constants import SyncMethod
 from trinity.common.experience import Experience
 from trinity.trainer.verl.trainer import VERLTrainer
@@ -23,7 +23,7 @@ from astune.backbone.cluster.messages import Answer, CheckpointSaved, Message, P
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.reporting import reporting_failures
-from astune.backbone.trinity.samples import teaches, told, weighed
+from astune.backbone.trinity.samples import group_info, scaled, teaches
 from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
@@ -58,7 +58,7 @@ class KeepingEngine(VERLTrainer):
 
 
 @hooks
-class ReportingTrainer(theirs.Trainer):
+class ReportingTrainer(trinity_trainer.Trainer):
     """Trains the groups of one step at a time."""
 
     engine: KeepingEngine
@@ -71,7 +71,7 @@ class ReportingTrainer(theirs.Trainer):
         self._measured_steps: list[int] = job["measured_steps"]
         self._waited_s = self._synced_s = 0.0
         self._saved_step = job["first_step"] - 1
-        replace(theirs, "get_trainer_wrapper", KeepingEngine)
+        replace(trinity_trainer, "get_trainer_wrapper", KeepingEngine)
         verl_0_9.install()
         super().__init__(config)
 
@@ -92,7 +92,7 @@ class ReportingTrainer(theirs.Trainer):
     @reporting_failures
     async def train_step(self, exps: list[Experience]) -> dict[str, Any]:
         await self._send_report(PhaseBegan(name="train"))
-        began, teaching = time.perf_counter(), weighed(exps, self._scheme, n_ranks=self.engine.n_ranks())
+        began, teaching = time.perf_counter(), scaled(exps, self._scheme, n_ranks=self.engine.n_ranks())
         metrics: dict[str, Any] = {}
         if teaching:
             metrics = await super().train_step(teaching)
@@ -102,9 +102,9 @@ class ReportingTrainer(theirs.Trainer):
         self._synced_s = 0.0
         trained = StepTrained(
             step=self.train_step_num,
-            groups=sorted({told(one)["uid"] for one in exps}),
+            groups=sorted({group_info(one)["uid"] for one in exps}),
             rows=[
-                TrainedRow.model_validate(told(one)["origin"] | self.engine.values[one.eid.uid])
+                TrainedRow.model_validate(group_info(one)["origin"] | self.engine.values[one.eid.uid])
                 for one in exps
                 if teaches(one)
             ],

@@ -21,7 +21,7 @@ FOR_FSDP = (
 def keys_of(config: AstuneConfig) -> dict[str, Any]:
     """Keys of Megatron's optimiser: the rates of `astune.trainer.policy.learning_rate`, by steps counted from 0."""
     optim, last = config.trainer.optim, config.trainer.total_steps - 1
-    told = {
+    optimiser = {
         "lr_warmup_init": optim.lr / (optim.warmup_steps + 1),
         "lr_warmup_steps": optim.warmup_steps,
         "lr_decay_steps": max(last, optim.warmup_steps + 1),
@@ -31,7 +31,7 @@ def keys_of(config: AstuneConfig) -> dict[str, Any]:
         **{f"override_optimizer_config.adam_beta{number}": beta for number, beta in enumerate(optim.betas, start=1)},
     }
     chunks = {f"{_ACTOR}.entropy_from_logits_with_chunking": False}  # it cannot be differentiated there
-    return {f"{_ACTOR}.optim.{key}": value for key, value in told.items()} | chunks
+    return {f"{_ACTOR}.optim.{key}": value for key, value in optimiser.items()} | chunks
 
 
 def require_trainable(config: AstuneConfig, *, on_cpu: bool) -> None:
@@ -41,6 +41,6 @@ def require_trainable(config: AstuneConfig, *, on_cpu: bool) -> None:
         (config.model.lora.rank > 0, "verl passes it adapters by other keys", "set model.lora.rank to 0"),
         (config.model.dtype == "float32", "it computes in bfloat16", "leave model.dtype at auto"),
     )
-    for given, why, mend in refused:
+    for given, why, hint in refused:
         if given:
-            raise ConfigError(f"astune.verl: model_engine megatron cannot be used: {why}", hint=mend)
+            raise ConfigError(f"astune.verl: model_engine megatron cannot be used: {why}", hint=hint)

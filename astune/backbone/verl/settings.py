@@ -60,15 +60,15 @@ def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
     config = AstuneConfig.model_validate(job["config"])
     model_engine = _model_engine(config, on_cpu=on_cpu)
     with initialize_config_module("verl.trainer.config", version_base=None):
-        theirs = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
-    keys, own = _Keys(theirs), _of_this_run(job, config, on_cpu=on_cpu)
-    not_told = megatron.FOR_FSDP if model_engine == _MEGATRON else ()
+        composed = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
+    keys, own = _Keys(composed), _of_this_run(job, config, on_cpu=on_cpu)
+    left_out = megatron.FOR_FSDP if model_engine == _MEGATRON else ()
     *layers, users = layers_of("verl", config, own | _of_trainer(config, model_engine), on_cpu=on_cpu)
     for source, values in layers:
-        keys.set(theirs, {key: value for key, value in values.items() if key not in not_told}, source)
-    keys.set(theirs, users[1], users[0])
-    _set_pace(theirs, config)
-    return theirs
+        keys.set(composed, {key: value for key, value in values.items() if key not in left_out}, source)
+    keys.set(composed, users[1], users[0])
+    _set_pace(composed, config)
+    return composed
 
 
 def _model_engine(config: AstuneConfig, *, on_cpu: bool) -> str:
@@ -90,9 +90,9 @@ def _of_trainer(config: AstuneConfig, model_engine: str) -> dict[str, Any]:
     return precision(config, servers="actor_rollout_ref.rollout.dtype", trainers=_FSDPS[:1])  # the other one follows
 
 
-def _set_pace(theirs: DictConfig, config: AstuneConfig) -> None:
+def _set_pace(composed: DictConfig, config: AstuneConfig) -> None:
     """Have the mode of verl's trainer run as far ahead as `trainer.max_staleness` says."""
-    pace, rollout = theirs.trainer.v1, theirs.actor_rollout_ref.rollout
+    pace, rollout = composed.trainer.v1, composed.actor_rollout_ref.rollout
     mode = pace.trainer_mode
     if mode not in MODES:
         raise ConfigError(f"astune.verl: verl has no trainer.v1.trainer_mode {mode}", hint=f"take one of {MODES}")
@@ -162,25 +162,25 @@ def _ray(*, on_cpu: bool) -> dict[str, Any]:
 class _Keys:
     """The keys that verl's own configuration has, before anything is set in it."""
 
-    def __init__(self, theirs: DictConfig) -> None:
-        self._defaults = dict(leaves(OmegaConf.to_container(theirs, resolve=False)))  # type: ignore[arg-type]
+    def __init__(self, composed: DictConfig) -> None:
+        self._defaults = dict(leaves(OmegaConf.to_container(composed, resolve=False)))  # type: ignore[arg-type]
         sections = {name.rpartition(".")[0] for name in self._defaults}
         self._known = {*self._defaults, *sections}
         self._sections = {section for section in sections if section}
         empty = [name for name, value in self._defaults.items() if value is None or value == {}]
         self._open = tuple(f"{place}." for place in (*_OPEN, *_NOT_DECLARED, *empty))
 
-    def set(self, theirs: DictConfig, values: Mapping[str, Any], source: str) -> None:
+    def set(self, composed: DictConfig, values: Mapping[str, Any], source: str) -> None:
         """Raises ConfigError, with the source, where verl has no such key, or it is one of another kind."""
         for key, value in values.items():
-            self._set(theirs, key, value, source)
+            self._set(composed, key, value, source)
 
-    def _set(self, theirs: DictConfig, key: str, value: Any, source: str) -> None:
+    def _set(self, composed: DictConfig, key: str, value: Any, source: str) -> None:
         free = f"{key}.".startswith(self._open)
         if not free:
             require_known(key, self._known, source=source, engine="verl")
             require_kind(key, value, self._defaults.get(key), source=source, engine="verl")
         if key in self._sections and value not in (None, {}):
             raise ConfigError(f"{source}: {key} is a section of verl's; found {value!r}", hint="name keys below it")
-        with open_dict(theirs):
-            OmegaConf.update(theirs, key, as_typed(value, self._defaults.get(key)), force_add=free)
+        with open_dict(composed):
+            OmegaConf.update(composed, key, as_typed(value, self._defaults.get(key)), force_add=free)

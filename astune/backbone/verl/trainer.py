@@ -268,8 +268,8 @@ def _teaches(tag: Mapping[str, Any]) -> bool:
 
 def _seconds(timing_raw: Mapping[str, float]) -> dict[str, float]:
     phases: dict[str, float] = {}
-    for theirs, ours in _PHASES.items():
-        phases[ours] = phases.get(ours, 0.0) + timing_raw.get(theirs, 0.0)
+    for clock, phase in _PHASES.items():
+        phases[phase] = phases.get(phase, 0.0) + timing_raw.get(clock, 0.0)
     return phases
 
 

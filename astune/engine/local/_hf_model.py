@@ -135,7 +135,7 @@ class HfModel:
         probe = _Probe()
         try:
             self.model.set_attn_implementation(_ATTENTION)
-            ours = self._logits(ids, rows, probe, rows).float()
+            computed = self._logits(ids, rows, probe, rows).float()
         except Exception as cause:
             raise EngineError(f"{name} cannot run on the in-process engine: {type(cause).__name__}: {cause}") from cause
         layers = len(probe.shapes)
@@ -144,7 +144,7 @@ class HfModel:
                 f"{name} does not run its attention through transformers' attention interface", hint=_OTHER_ENGINE
             )
         tolerance = 0.05 if self.model.dtype == torch.bfloat16 else 1e-3
-        error = float((ours - own).norm() / own.norm())
+        error = float((computed - own).norm() / own.norm())
         if not error < tolerance:
             raise EngineError(
                 f"{name} computes something else with the in-process engine's attention "

@@ -270,8 +270,8 @@ class Scheduler:
             return
         if request.matcher is not None:
             request.matcher.accept(drawn.token)
-        told_to_stop = request.on_token(drawn.token)
-        stopped = told_to_stop or drawn.token in params.stop_token_ids
+        stops_here = request.on_token(drawn.token)
+        stopped = stops_here or drawn.token in params.stop_token_ids
         if stopped or len(request.token_ids) == params.max_tokens:
             self._leave(request)
             reason = "stop" if stopped else "length"

@@ -207,9 +207,9 @@ def _as_llguidance(grammar: Grammar, forms: type[LLMatcher]) -> str:
             raise EngineError("a forced call needs the form in which the model writes calls")
 
 
-def _does_not_compile(grammar: Grammar, told: str) -> GrammarError:
+def _does_not_compile(grammar: Grammar, message: str) -> GrammarError:
     """The error for a grammar that does not compile; the last line of llguidance's message is the reason."""
-    reason = told.rsplit("error: ", 1)[-1].split("\n", 1)[0].strip() if "error: " in told else _plain(told)
+    reason = message.rsplit("error: ", 1)[-1].split("\n", 1)[0].strip() if "error: " in message else _plain(message)
     return GrammarError(f"{_named(grammar)} does not compile: {reason}", reason=reason, hint=_HINT)
 
 

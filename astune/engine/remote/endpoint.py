@@ -229,8 +229,8 @@ def key_from(variable: str, section: str = "engine") -> str | None:
 
 def _reason(answer: httpx.Response) -> str:
     try:
-        told = answer.json()
-        error = told.get("error", told)
+        body = answer.json()
+        error = body.get("error", body)
         return str(error.get("message", error) if isinstance(error, dict) else error)[:_SHOWN]
     except (ValueError, AttributeError):
         return answer.text[:_SHOWN]

@@ -19,7 +19,7 @@ READS_WITHIN_S = 900.0
 """A large model over a network takes minutes."""
 FORGETS_WITHIN_S = 60.0
 """Calls that were cancelled hold what they cached until the server has noticed."""
-SAYS_WITHIN_S = 120.0
+ANSWERS_WITHIN_S = 120.0
 _BETWEEN_TRIES_S = 0.05
 _MOST = 0.5
 """The part of a text's log-probabilities whose change at the trainer must change at least one at the server."""
@@ -73,7 +73,9 @@ class Handover:
             while not await self._forget():  # noqa: ASYNC110 (there is no event to wait for)
                 await asyncio.sleep(_BETWEEN_TRIES_S)
         if publication.fingerprint is not None:
-            self._compare(publication.version, publication.fingerprint, await self._say(publication.fingerprint))
+            self._compare(
+                publication.version, publication.fingerprint, await self._logprobs_of(publication.fingerprint)
+            )
 
     async def _give(self, publication: Publication) -> None:
         where, version = self._endpoint.root, publication.version
@@ -92,7 +94,7 @@ class Handover:
                     f"{where} did not take weights version {version}: {worker.get('error', worker)}", hint=hint
                 )
 
-    async def _say(self, fingerprint: Fingerprint) -> list[float]:
+    async def _logprobs_of(self, fingerprint: Fingerprint) -> list[float]:
         """The server's log-probabilities of the text."""
         ids = fingerprint.token_ids
         body = {
@@ -103,13 +105,13 @@ class Handover:
             "temperature": 1.0,
         }
         what = f"{self._endpoint.root}: the log-probabilities of a prompt"
-        async with boundary(EngineError, what, timeout_s=SAYS_WITHIN_S, hint="look into the server's log"):
-            answer = await self._endpoint.post("/completions", body, timeout_s=SAYS_WITHIN_S)
-            said = answer["choices"][0]["prompt_logprobs"][1:]
-            return [float(each[str(token)]["logprob"]) for token, each in zip(ids[1:], said, strict=True)]
+        async with boundary(EngineError, what, timeout_s=ANSWERS_WITHIN_S, hint="look into the server's log"):
+            answer = await self._endpoint.post("/completions", body, timeout_s=ANSWERS_WITHIN_S)
+            answered = answer["choices"][0]["prompt_logprobs"][1:]
+            return [float(each[str(token)]["logprob"]) for token, each in zip(ids[1:], answered, strict=True)]
 
-    def _compare(self, version: int, fingerprint: Fingerprint, said: list[float]) -> None:
-        distance = fingerprint.distance(said)
+    def _compare(self, version: int, fingerprint: Fingerprint, logprobs: list[float]) -> None:
+        distance = fingerprint.distance(logprobs)
         if not distance <= fingerprint.limit:
             raise EngineError(
                 f"{self._endpoint.root} does not compute with weights version {version}, which it was given: its "
@@ -119,19 +121,19 @@ class Handover:
                 "(model.dtype), or weights that do not reach what it computes with",
             )
         if self._before is not None:
-            earlier, said_earlier = self._before
-            if said == said_earlier and fingerprint.changed_since(earlier) > _MOST:
+            earlier, earlier_logprobs = self._before
+            if logprobs == earlier_logprobs and fingerprint.changed_since(earlier) > _MOST:
                 raise EngineError(
                     f"{self._endpoint.root} does not compute with weights version {version}, which it was given: it "
                     "gives a fixed text exactly the log-probabilities of before, and the trainer does not",
                     hint="`astune check numerics CONF` looks for the cause",
                 )
-        self._before = fingerprint, said
+        self._before = fingerprint, logprobs
 
     async def _states(self) -> list[dict[str, Any]]:
         what = f"{self._endpoint.root}: the state of its workers"
-        async with boundary(EngineError, what, timeout_s=SAYS_WITHIN_S, hint="look into the server's log"):
-            return await self._ask_workers("astune_state", {}, timeout_s=SAYS_WITHIN_S)
+        async with boundary(EngineError, what, timeout_s=ANSWERS_WITHIN_S, hint="look into the server's log"):
+            return await self._ask_workers("astune_state", {}, timeout_s=ANSWERS_WITHIN_S)
 
     async def _ask_workers(self, method: str, arguments: dict[str, str], *, timeout_s: float) -> list[dict[str, Any]]:
         """Return the response of every worker."""

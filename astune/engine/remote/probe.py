@@ -70,12 +70,12 @@ async def probe(endpoint: Endpoint, encode: Callable[[str], list[int]], *, weigh
         return Probe(token_ids=False, logprobs=False, no_weights=no_weights)
     choice = choice_of(answer, endpoint.root)
     known = choice.get("token_ids") is not None
-    ours = choice.get("prompt_token_ids")
+    prompt_ids = choice.get("prompt_token_ids")
     logprobs = choice.get("logprobs") or {}
     return Probe(
         token_ids=known,
         logprobs=bool(logprobs.get("token_logprobs")),
-        same_tokenizer=None if ours is None else list(ours) == encode(_TEXT),
+        same_tokenizer=None if prompt_ids is None else list(prompt_ids) == encode(_TEXT),
         tempered=await _tempered(endpoint, logprobs),
         no_weights=no_weights,
     )

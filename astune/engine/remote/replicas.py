@@ -158,14 +158,14 @@ class Replicas:
 
     async def _visit(self, engine: ServedEngine) -> None:
         """See to it that a server that is used has the weights it was given, and one that is left out comes back."""
-        told = ""
+        reported = ""
         while True:
             await asyncio.sleep(BETWEEN_VISITS_S)
             if not engine.usable:
                 refusal = await self._bring_back(engine)
-                if refusal and refusal != told:
+                if refusal and refusal != reported:
                     _log.warning("%s answers again and stays left out: %s", engine.name, refusal)
-                told = refusal
+                reported = refusal
             elif engine.holds is not None:
                 await self._see_what_it_holds(engine)
 

@@ -89,7 +89,7 @@ class ServedEngine(RemoteEngine):
     async def _streamed(self, request: dict[str, Any], on_token: OnToken) -> dict[str, Any]:
         """The answer as if it had not been streamed, with its tokens shown as they come."""
         whole: dict[str, Any] = {"finish_reason": None}
-        told: list[float] = []
+        sampled_logprobs: list[float] = []
         usage = None
         body = request | {"stream": True, "stream_options": {"include_usage": True}}
         with self._running():
@@ -101,12 +101,12 @@ class ServedEngine(RemoteEngine):
                     choice = choice_of(event, self.name)
                     whole["finish_reason"] = choice.get("finish_reason") or whole["finish_reason"]
                     if (logprobs := choice.get("logprobs")) is not None:
-                        whole["logprobs"] = {"token_logprobs": told}
-                        told.extend(logprobs["token_logprobs"])
+                        whole["logprobs"] = {"token_logprobs": sampled_logprobs}
+                        sampled_logprobs.extend(logprobs["token_logprobs"])
                     new = choice.get("token_ids")
                     if new is not None and _shown(new, whole.setdefault("token_ids", []), on_token):
                         whole["finish_reason"] = "stop"
-                        del told[len(whole["token_ids"]) :]
+                        del sampled_logprobs[len(whole["token_ids"]) :]
                         break  # which ends the sampling in the server, too
         return {"choices": [whole], "usage": usage}
 

@@ -81,7 +81,7 @@ class TextEndpointEngine(RemoteEngine):
             raise
         choice = choice_of(answer, self.name)
         try:
-            token_ids = written(_said(choice["message"]))
+            token_ids = written(_answer_of(choice["message"]))
         except (KeyError, TypeError) as cause:
             raise EngineError(f"{self.name} did not answer with a chat completion: {str(choice)[:300]}") from cause
         self._count(prompt=len(prompt_ids), cached=0, sampled=len(token_ids))
@@ -121,15 +121,15 @@ class TextEndpointEngine(RemoteEngine):
         )
 
 
-def _said(message: dict[str, Any]) -> dict[str, Any]:
+def _answer_of(message: dict[str, Any]) -> dict[str, Any]:
     """Return the answer in an endpoint's response."""
-    said: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
+    answer: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if reasoning:
-        said["reasoning_content"] = reasoning
+        answer["reasoning_content"] = reasoning
     if message.get("tool_calls"):
-        said["tool_calls"] = [{"type": "function", "function": call["function"]} for call in message["tool_calls"]]
-    return said
+        answer["tool_calls"] = [{"type": "function", "function": call["function"]} for call in message["tool_calls"]]
+    return answer
 
 
 def _linked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -45,14 +45,14 @@ def main() -> NoReturn:
 
 
 def _jail(spec: dict[str, Any], command: list[str]) -> NoReturn:
-    ours, theirs = socket.socketpair()
+    own_end, child_end = socket.socketpair()
     waller = os.fork()
     if waller == 0:
-        ours.close()
+        own_end.close()
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _wall(spec, command, theirs)
-    theirs.close()
-    _, listening, _, _ = socket.recv_fds(ours, 1, 1)
+        _wall(spec, command, child_end)
+    child_end.close()
+    _, listening, _, _ = socket.recv_fds(own_end, 1, 1)
     if listening:
         door.lead(socket.socket(fileno=listening[0]), tuple(spec["door"]))
     os._exit(_status_of(waller))
