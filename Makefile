@@ -119,7 +119,7 @@ e2e-prompts: install ## a search for prompts with GEPA, from the command to prom
 	@scripts/make_peer_env.sh gepa
 	@.venv-gepa/bin/python -m pytest -m e2e -rs tests/backbone/test_e2e_prompt_search.py
 
-e2e-sweep: install ## a sweep on a real Ray head: its scheduler runs the trials, and a killed sweep goes on
+e2e-sweep: install ## a sweep on a real Ray head: its scheduler runs the trials, and a killed sweep resumes
 	@scripts/make_peer_env.sh ray
 	@.venv-ray/bin/python -m pytest -m e2e -s -rs -p no:xdist tests/cli/test_e2e_sweep.py
 

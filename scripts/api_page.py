@@ -100,7 +100,7 @@ def _table_of_errors(names: tuple[str, ...]) -> str:
 
 
 def _found(name: str) -> Any:
-    """What is imported by that name; of `astune.debug`, which is a module too, the function."""
+    """The object of that name; of `astune.debug`, which is a module too, the function."""
     module, _, short = name.rpartition(".")
     found = getattr(importlib.import_module(module), short)
     return importlib.import_module("astune.app").debug if inspect.ismodule(found) else found
@@ -147,7 +147,7 @@ def _row(name: str, member: ast.AnnAssign, text: str) -> str:
 
 
 def _default(value: ast.expr) -> str:
-    """What stands for a default: the value itself, or the factory's of `field(...)` and `Field(...)`."""
+    """The text of a default: the value itself, or the factory's of `field(...)` and `Field(...)`."""
     if isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("field", "Field"):
         given = {keyword.arg: keyword.value for keyword in value.keywords}
         if "default_factory" in given:

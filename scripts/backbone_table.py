@@ -25,7 +25,7 @@ _PHASES = ("rollout", "train", "sync")
 
 
 def row_of(run: RunDirectory) -> str:
-    """What a finished run says of itself."""
+    """The table's row of a finished run."""
     config = load_config(run.config_path)
     steps = [line.metrics for line in run.metrics() if line.kind == "train"]
     seconds = [[step.get(f"time/{phase}_s", 0.0) for phase in _PHASES] for step in steps]

@@ -101,7 +101,7 @@ def download(hub: Hub, dataset: str, folder: Path) -> None:
 
 
 def show_state(file: RemoteFile, folder: Path) -> bool:
-    """One line of the table; returns whether the file has to be fetched."""
+    """Print a line of the table; return whether the file has to be fetched."""
     begun = bytes_begun(file, folder)
     there = is_there(file, folder)
     state = "complete" if there else f"{begun / file.size:.0%} there" if begun else "to fetch"
@@ -131,7 +131,7 @@ def fetch_all(hub: Hub, files: Sequence[RemoteFile], folder: Path) -> None:
 
 
 def show_rows(folder: Path) -> None:
-    """How many rows each split of each subset has, and its first ones in a table."""
+    """Print the number of rows of each split of each subset, and its first ones in a table."""
     layout = LocalFiles(str(folder), folder).layout
     show_counts(layout, folder)
     for subset, splits in layout.subsets.items():
@@ -169,7 +169,7 @@ def shortened(value: object) -> str:
 
 
 def size(n_bytes: int) -> str:
-    """In decimal units, as hubs show sizes."""
+    """Format a size in decimal units, as hubs do."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.1f} {unit}"

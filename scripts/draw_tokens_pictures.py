@@ -1,7 +1,7 @@
 """Draw the pictures of docs/en/tokens.md: a group of two episodes of the small real model, run, stored and read back.
 
 The solver is shown two calls of a tool, calls it, and is asked twice for the answer; then its question is edited, and
-it is asked once more. The helper, which is not trained, goes on from the same two calls.
+it is asked once more. The helper, which is not trained, continues from the same two calls.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ EXAMPLES: list[Message] = [
     {"role": "user", "content": "What is 31 + 45?"},
     call_of(31, 45),
 ]
-"""What a small model needs to be shown before it calls a tool."""
+"""Example calls, which a small model needs before it calls a tool."""
 
 
 class Adding(Workflow):
@@ -85,7 +85,7 @@ class Adding(Workflow):
 
 
 def results_of(answer: Message) -> list[Message]:
-    """What the agent gives back for the calls of an answer, or what it says where there is none."""
+    """Return the results of an answer's calls, or a reminder where there is none."""
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": added(call["function"]["arguments"])}
         for call in answer.get("tool_calls", [])

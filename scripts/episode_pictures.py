@@ -56,7 +56,7 @@ def forest_svg(forest: Forest) -> str:
 
 
 def _levels(forest: Forest) -> dict[int, int]:
-    """How far each message is indented, from top to bottom: one further where its branch begins."""
+    """The indentation of each message, from top to bottom: one further where its branch begins."""
     children: dict[int | None, list[int]] = {}
     for node in forest.nodes:
         children.setdefault(node.parent, []).append(node.node_id)
@@ -100,7 +100,7 @@ def _message(drawing: Drawing, node: MessageNode, x: float, y: float, agent_widt
 
 
 def _words(node: MessageNode) -> str:
-    """How a message begins; its calls where it has no text."""
+    """The beginning of a message; its calls where it has no text."""
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in node.tool_calls]
     return " ".join([str(node.content or ""), *calls])
 

@@ -83,7 +83,7 @@ uv=""
 if [ -z "${NO_UV:-}" ]; then uv=$(command -v uv || true); fi
 echo "install: $("$python" --version) at $python, with ${uv:-pip}, into $venv; the first time takes some minutes" >&2
 if [ -d "$venv" ] && ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    echo "install: $venv is not usable, it is made anew" >&2
+    echo "install: $venv is not usable, it is replaced" >&2
     rm -rf "$venv"
     installed=""
 fi
@@ -110,7 +110,7 @@ else
     fi
     install_torch_for_cpus
     "$venv/bin/python" -m pip install --disable-pip-version-check --constraint "$constraints" --editable "$package" |
-        { grep -E '^ +Downloading .*[MG]B' || true; } # the large ones show that it goes on; errors are on stderr
+        { grep -E '^ +Downloading .*[MG]B' || true; } # the large ones show that it is still running; errors are on stderr
 fi
 if [ ! -e "$venv/bin/ray" ]; then cp scripts/ray_stand_in.sh "$venv/bin/ray"; fi # `ray stop` in a line is no error
 printf '%s\n%s\n' "$recipe" "$extras" >"$stamp"

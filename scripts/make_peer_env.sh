@@ -22,7 +22,7 @@
 #
 # verl and trinity have a variant for GPUs, taken where nvidia-smi works, and one for a CPU, taken elsewhere; VARIANT=cpu|gpu
 # names it. Versions are pinned, so that a figure can be measured again. A finished environment is left
-# as it is (its stamp file names the recipe); a half-made one is made anew.
+# as it is (its stamp file names the recipe); a half-made one is replaced.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

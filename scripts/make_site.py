@@ -30,7 +30,7 @@ _OUTSIDE = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class Language:
-    """One language's part of the site."""
+    """A language's part of the site."""
 
     code: str
     name: str

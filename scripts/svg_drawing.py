@@ -17,11 +17,11 @@ MARGIN = 16
 SIZE = 12
 """Pixels of ordinary text."""
 TOP = MARGIN + 24
-"""Where a picture goes on below its title."""
+"""Vertical position of what follows a picture's title."""
 BOX = 24
 """The height of a box that holds text."""
 BASELINE = 15
-"""Of that text, below the box's top."""
+"""Baseline of that text, below the box's top."""
 INK, FAINT, CAUSE = "#1f2328", "#57606a", "#a40e26"
 
 _PAPER, _FRAME = "#ffffff", "#d0d7de"
@@ -36,7 +36,7 @@ Anchor = Literal["start", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a box looks: a colour, and a mark for those who do not see it: a bar along the bottom, or slanted lines."""
+    """The look of a box: a colour, and a mark for those who do not see it: a bar along the bottom, or slanted lines."""
 
     fill: str
     edge: str
@@ -75,7 +75,7 @@ class Drawing:
         bold: bool = False,
         anchor: Anchor = "start",
     ) -> None:
-        """One line of text on the baseline `y`, cut to `room` pixels and to the paper."""
+        """Draw a line of text on the baseline `y`, cut to `room` pixels and to the paper."""
         room = min(room, (WIDTH - MARGIN - x) if anchor == "start" else (x - MARGIN))
         style = {"font_family": _FONT, "font_size": SIZE, "text_anchor": anchor, "fill": colour}
         if bold:
@@ -94,7 +94,7 @@ class Drawing:
         self._bottom = max(self._bottom, y + height)
 
     def label(self, x: float, y: float, width: float, *texts: str) -> bool:
-        """In a box, the first of the texts that fits; False if none does."""
+        """Draw the first of the texts that fits into a box; return False if none does."""
         for text in texts:
             if text_width(text) + 8 <= width:
                 self.text(x + 4, y + BASELINE, text)
@@ -108,7 +108,7 @@ class Drawing:
         self._add("polyline", points=joined, fill="none", stroke=colour, stroke_width=1.5, **path)
 
     def legend(self, y: float, entries: Iterable[tuple[Look, str]]) -> float:
-        """What the looks mean, from left to right and on as many lines as it needs; returns where it ends."""
+        """Explain the looks, from left to right and on as many lines as it needs; return where it ends."""
         x = float(MARGIN)
         for look, meaning in entries:
             width = _SWATCH + 6 + text_width(meaning)
@@ -152,7 +152,7 @@ def cells(text: str) -> int:
 
 
 def fitted(text: str, room: float) -> str:
-    """The text, or as much of its beginning as fits, with a mark that it goes on."""
+    """The text, or as much of its beginning as fits, with a mark that more follows."""
     text = printable(text)
     free = int(room / (SIZE * _CELL) + 1e-6)
     if cells(text) <= free:

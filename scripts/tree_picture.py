@@ -68,7 +68,7 @@ def tree_svg(segments: Sequence[Segment], rows: Sequence[NamedRow], call_lengths
 
 
 def _lines(segments: Sequence[Segment]) -> list[int]:
-    """On which line each segment is drawn: a first child goes on where its parent ends, others begin a line."""
+    """The line on which each segment is drawn: a first child follows where its parent ends, others begin a line."""
     lines: list[int] = []
     parents: set[int] = set()
     n_lines = 0
@@ -105,7 +105,7 @@ def _draw(
 
 @dataclass(slots=True)
 class _Tail:
-    """What stands behind a line: the counts that found no room in their boxes, and the timelines that end there."""
+    """The end of a line: the counts that found no room in their boxes, and the timelines that end there."""
 
     x: float = 0.0
     counts: list[str] = field(default_factory=list[str])

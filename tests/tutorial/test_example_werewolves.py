@@ -108,7 +108,7 @@ def test_every_game_is_one_game():
 async def test_who_accuses_is_suspected_where_there_is_no_seer(roles: Sequence[str], suspect: str):
     names = NAMES[: len(roles)]
     seat = RuleSeat(names[-1], dict(zip(names, roles, strict=True)), Random(0))
-    await seat.hear("Ann: I suspect Bob.")
+    await seat.receive("Ann: I suspect Bob.")
     assert await seat.choose("Vote: who is sent away?", ["Ann", "Bob"]) == suspect
 
 

@@ -1,4 +1,4 @@
-"""How far rules without a language model get on the same problems.
+"""Success rates of rules without a language model on the same problems.
 
 A trained model has to be read beside them. Each rule says whether the second number is added or taken away; the
 calculator does the rest, so a right sign is a success.
@@ -25,7 +25,7 @@ def cue_words(text: str) -> bool:
 
 
 def counted_words(training: Sequence[Task]) -> Rule:
-    """Return the rule of naive Bayes: a word weighs by how often it stood in training problems of either operation."""
+    """Return the rule of naive Bayes: a word counts by how often it stood in training problems of either operation."""
     counts = {False: Counter[str](), True: Counter[str]()}
     for task in training:
         counts[takes_away(task)].update(set(_words(task.main_query)))

@@ -61,9 +61,9 @@ def make_stories(split: Split, number: int, *, seed: int = 0, wording: Wording |
     Args:
         split: whose numbers they have, and whose words where `wording` is None.
     """
-    draw, told = random.Random(f"stories/{split}/{seed}"), wording or WORDINGS[split]
+    draw, chosen = random.Random(f"stories/{split}/{seed}"), wording or WORDINGS[split]
     return different_tasks(
-        f"story-{split}-{seed}", number, lambda index: _story(split, told, draw, KINDS[index % len(KINDS)])
+        f"story-{split}-{seed}", number, lambda index: _story(split, chosen, draw, KINDS[index % len(KINDS)])
     )
 
 
@@ -81,8 +81,8 @@ def _story(split: Split, wording: Wording, draw: random.Random, kind: Kind) -> d
         if kind in wording.cued and draw.random() < CUED:
             questions = wording.cued[kind]
         sentences = [draw.choice(openings), draw.choice(wording.moments) + event, draw.choice(questions)]
-    told = [sentence.format(**words) for sentence in sentences]
-    text = " ".join(sentence[:1].upper() + sentence[1:] for sentence in told)
+    written = [sentence.format(**words) for sentence in sentences]
+    text = " ".join(sentence[:1].upper() + sentence[1:] for sentence in written)
     expression = f"{a}{'+' if kind in ADDITIONS else '-'}{b}"
     return {
         "main_query": text,

@@ -44,7 +44,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a split is made of: templates by what they ask for, and the words in them.
+    """Parts of a split: templates by what they ask for, and the words in them.
 
     Problems of one operation put two amounts together or take one away; the larger comes first in both, so that only
     the words say which it is.

@@ -1,7 +1,7 @@
 """The words that the calculator's problems are made of: those of training, and others that are only measured on.
 
 No verb, no question, no name and no thing of one is in the other. Held-out questions are the same for both operations:
-only what happened says whether to add or to take away, and it is told in words never trained on. Half of the training
+only what happened says whether to add or to take away, and its words were never trained on. Half of the training
 questions say it too ("in all", "left"): without them an untrained model is right so seldom that it settles on one sign.
 """
 

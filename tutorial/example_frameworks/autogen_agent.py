@@ -1,4 +1,4 @@
-"""AutoGen, which has to be told what a model can do that it does not know by name."""
+"""AutoGen, which needs a description of a model that it does not know by name."""
 
 import asyncio
 import json

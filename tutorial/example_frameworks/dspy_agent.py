@@ -1,6 +1,6 @@
-"""DSPy's ReAct, told where the model is; its cache is off, since the same question is to be sampled anew.
+"""DSPy's ReAct with the model's address; its cache is off, since each question is to be sampled again.
 
-It writes all steps anew into one message for each call, so that every call is a conversation of its own.
+It writes all steps again into one message for each call, so that every call is a conversation of its own.
 """
 
 import json

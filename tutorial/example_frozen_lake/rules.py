@@ -1,4 +1,4 @@
-"""How far simple rules get on the same lakes.
+"""Success rates of simple rules on the same lakes.
 
 A trained walker has to be read beside them. The rules of one look read either where the goal is or what is safe; the
 one of two looks reads both, which is what there is to learn.
@@ -13,7 +13,7 @@ from astune import Task
 from astune.environments.frozenlake import FrozenLake
 
 Rule = Callable[[list[tuple[int, str]], list[str]], str]
-"""From the goal's (steps, direction) and the safe directions, as they are listed, to a move."""
+"""Choose a move, given the goal's (steps, direction) and the safe directions, as they are listed."""
 
 BEST_OF_ONE_LOOK = "down where it is safe, else right, left, up"
 ONE_LOOK: dict[str, Rule] = {

@@ -33,9 +33,9 @@ FROZEN = 0.75
 WAY = 4
 """Moves from start to goal, unless `ways` says otherwise."""
 ONE_LOOK = {2: 0.5, 3: 0.5, WAY: 0.25}
-"""By moves: lakes that a walker who heeds only the goal crosses more often are left out, whichever side he prefers."""
+"""Limits by moves: lakes that a walker who heeds only the goal crosses more often, by either side, are left out."""
 HELD_OUT_PART = 5
-"""One map in five is held out."""
+"""Number of maps of which one is held out."""
 
 PATIENCE = 100_000
 """Draws without a new map after which there are taken to be no more."""

@@ -64,11 +64,11 @@ class ExampleMathLearn(AgentScopeLearnProtocol):
         return astune_proxy
 
 
-def _as_closing(_agent: ReActAgent, _inputs: dict[str, Any], said: Msg) -> Msg:
+def _as_closing(_agent: ReActAgent, _inputs: dict[str, Any], message: Msg) -> Msg:
     """Put an empty text beside the call that answers; where there is a text, AgentScope asks for none."""
-    answers = any(call["name"] == "generate_response" for call in said.get_content_blocks("tool_use"))
-    content = [*said.get_content_blocks(), TextBlock(type="text", text="")] if answers else said.content
-    return Msg(said.name, content, "assistant")
+    answers = any(call["name"] == "generate_response" for call in message.get_content_blocks("tool_use"))
+    content = [*message.get_content_blocks(), TextBlock(type="text", text="")] if answers else message.content
+    return Msg(message.name, content, "assistant")
 
 
 EXAMPLES = (

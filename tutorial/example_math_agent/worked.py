@@ -177,7 +177,7 @@ async def asked_by_agent(question: str) -> tuple[list[Message], list[dict[str, A
 
 
 class _Asked(Exception):
-    """What a listener was asked."""
+    """The question to a listener."""
 
     def __init__(self, messages: list[Message], tools: list[dict[str, Any]]) -> None:
         super().__init__("asked")

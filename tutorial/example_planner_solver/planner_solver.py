@@ -38,7 +38,7 @@ SOLUTIONS = (
 
 
 class PlannerAndSolver(Workflow):
-    """One problem.
+    """A problem that two agents solve.
 
     Args:
         trained: which of `planner` and `solver` are trained.
@@ -65,7 +65,7 @@ def _user(text: str) -> Message:
 
 
 def _opening(system: str, examples: Sequence[tuple[str, str]]) -> list[Any]:
-    """How an agent's conversation begins: what it does, and solved examples."""
+    """The beginning of an agent's conversation: its instructions, and solved examples."""
     talk: list[Any] = [{"role": "system", "content": system}]
     for asked, answer in examples:
         talk += [_user(asked), {"role": "assistant", "content": answer}]

@@ -21,17 +21,17 @@ Side = Literal["werewolves", "village"]
 
 
 class Player(Protocol):
-    """What the game asks of a player."""
+    """Interface of a player."""
 
     async def speak(self, question: str, listeners: Sequence[Any]) -> str:
         """Speak to the other players `listeners`."""
         ...
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
-        """One of `options`."""
+        """Return one of `options`."""
         ...
 
-    async def hear(self, line: str) -> None:
+    async def receive(self, line: str) -> None:
         """Take note of something."""
         ...
 
@@ -43,7 +43,7 @@ def deal(rng: Random, names: Sequence[str] = NAMES, roles: Sequence[str] = ROLES
 
 @dataclass
 class Game:
-    """One game. `log` holds what happened as (day, kind, who, what), for tests and for those who read it."""
+    """A game. `log` holds what happened as (day, kind, who, what), for tests and for those who read it."""
 
     roles: Mapping[str, str]
     players: Mapping[str, Player]
@@ -87,7 +87,7 @@ class Game:
 
     async def _tell(self, names: Sequence[str], line: str) -> None:
         for name in names:
-            await self.players[name].hear(line)
+            await self.players[name].receive(line)
 
     async def _choose(self, kind: str, name: str, question: str, options: Sequence[str]) -> str:
         chosen = await self.players[name].choose(question, options)
@@ -146,8 +146,8 @@ class Game:
         for _ in range(self.discussion_rounds):
             for name in list(self.alive):
                 others = [self.players[other] for other in self._others(name)]
-                said = await self.players[name].speak("Speak to the others: whom do you suspect, and why?", others)
-                self._note("says", name, said)
+                speech = await self.players[name].speak("Speak to the others: whom do you suspect, and why?", others)
+                self._note("says", name, speech)
 
     async def _exile(self) -> None:
         """Everybody votes at once; a tie sends nobody away."""
@@ -165,6 +165,6 @@ class Game:
             await self._bury([out])
 
     def _most(self, votes: Sequence[str]) -> str:
-        """What most chose; chance decides between equals."""
+        """The choice of most; chance decides between equals."""
         counts = Counter(votes)
         return self.rng.choice(sorted(name for name in counts if counts[name] == max(counts.values())))

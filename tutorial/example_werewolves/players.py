@@ -27,7 +27,7 @@ _SIDES = {
 
 
 def introduction(name: str, roles: dict[str, str]) -> str:
-    """What a player knows at the beginning; werewolves know each other."""
+    """The knowledge of a player at the beginning; werewolves know each other."""
     role = roles[name]
     pack = [other for other in roles if roles[other] == "werewolf" and other != name]
     known = f" The other werewolves are {' and '.join(pack)}." if role == "werewolf" and pack else ""
@@ -35,9 +35,9 @@ def introduction(name: str, roles: dict[str, str]) -> str:
 
 
 def suspicion(name: str, suspect: str) -> Msg:
-    """What a player says who suspects somebody, or nobody."""
-    said = "I do not know yet." if suspect == NOBODY else f"I suspect {suspect}."
-    return Msg(name, said, "assistant")
+    """The speech of a player who suspects `suspect`, or nobody."""
+    speech = "I do not know yet." if suspect == NOBODY else f"I suspect {suspect}."
+    return Msg(name, speech, "assistant")
 
 
 class Seat(AgentBase):
@@ -49,17 +49,17 @@ class Seat(AgentBase):
 
     async def speak(self, question: str, listeners: Sequence[Seat]) -> str:
         async with MsgHub([self, *listeners]):
-            said = await self(question, [listener.name for listener in listeners])
-        return said.get_text_content() or ""
+            speech = await self(question, [listener.name for listener in listeners])
+        return speech.get_text_content() or ""
 
     async def observe(self, msg: Msg | list[Msg] | None) -> None:
         for one in msg if isinstance(msg, list) else [msg] if msg is not None else []:
-            await self.hear(f"{one.name}: {one.get_text_content()}")
+            await self.receive(f"{one.name}: {one.get_text_content()}")
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
         raise NotImplementedError
 
-    async def hear(self, line: str) -> None:
+    async def receive(self, line: str) -> None:
         raise NotImplementedError
 
 
@@ -78,17 +78,17 @@ class ModelSeat(Seat):
         self._rng = rng
         self._short_speech = short_speech
         self._messages: list[dict[str, Any]] = [{"role": "system", "content": introduction}]
-        self._heard: list[str] = []
+        self._received: list[str] = []
         self.n_unreadable = 0
 
-    async def hear(self, line: str) -> None:
-        self._heard.append(line)
+    async def receive(self, line: str) -> None:
+        self._received.append(line)
 
     async def reply(self, question: str, others: Sequence[str]) -> Msg:
         if self._short_speech:
             return suspicion(self.name, await self.choose(question, (NOBODY, *others)))
-        said = await self._answer(f"{question} One sentence.")
-        return Msg(self.name, said.split("\n")[0].strip(), "assistant")
+        speech = await self._answer(f"{question} One sentence.")
+        return Msg(self.name, speech.split("\n")[0].strip(), "assistant")
 
     async def choose(self, question: str, options: Sequence[str]) -> str:
         one_of: Any = Literal
@@ -102,8 +102,8 @@ class ModelSeat(Seat):
             return self._rng.choice(list(options))
 
     async def _answer(self, question: str, form: Any = None) -> str:
-        self._messages.append({"role": "user", "content": "\n".join([*self._heard, question])})
-        self._heard.clear()
+        self._messages.append({"role": "user", "content": "\n".join([*self._received, question])})
+        self._received.clear()
         answer = await self._model.achat(list(self._messages), response_format=form)
         self._messages.append(answer)
         return answer["content"] or ""
@@ -113,7 +113,7 @@ class RuleSeat(Seat):
     """Played by rules: suspects whom it knows as a werewolf, else whom others have named most; chance decides the rest.
 
     The first who speaks knows nothing, and says so. In a game without a seer nobody in the village can know anything:
-    there it suspects whoever accuses somebody first.
+    there it suspects whoever accuses another first.
     """
 
     def __init__(self, name: str, roles: dict[str, str], rng: Random) -> None:
@@ -125,7 +125,7 @@ class RuleSeat(Seat):
         self._known: set[str] = set()
         self._named: Counter[str] = Counter()
 
-    async def hear(self, line: str) -> None:
+    async def receive(self, line: str) -> None:
         if found := re.match(r"(\w+) is a werewolf\.", line):
             self._known.add(found[1])
         self._friends |= {found[1]} if (found := re.match(r"(\w+) is no werewolf\.", line)) else set()

@@ -12,13 +12,13 @@ from tutorial.example_werewolves.players import ModelSeat, RuleSeat, Seat, intro
 
 
 class ExampleWerewolves(Workflow):
-    """One game. A role's tag is its name, and a tag earns 1 where its side wins, else 0.
+    """A game. A role's tag is its name, and a tag earns 1 where its side wins, else 0.
 
     Args:
         trained: roles whose tokens are trained.
         by_rules: roles that are played by a few lines of rules instead of the model.
         roles: which roles are dealt; fewer make a smaller game.
-        discussion_rounds: how often everybody speaks a day.
+        discussion_rounds: speeches of each player a day.
         max_days: days after which nobody has won.
         short_speech: players of the model name whom they suspect, or nobody, instead of speaking freely.
     """
@@ -64,8 +64,8 @@ class ExampleWerewolves(Workflow):
             if role in self._by_rules:
                 seats[name] = RuleSeat(name, roles, rng)
             else:
-                model, told = proxy.as_agentscope_model(name, role), introduction(name, roles)
-                seats[name] = ModelSeat(name, model, told, rng, short_speech=self._short_speech)
+                model, instructions = proxy.as_agentscope_model(name, role), introduction(name, roles)
+                seats[name] = ModelSeat(name, model, instructions, rng, short_speech=self._short_speech)
         return seats
 
 
