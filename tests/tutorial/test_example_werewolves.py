@@ -37,7 +37,7 @@ class Told:
         assert answer in options
         return answer
 
-    async def hear(self, line: str) -> None:
+    async def receive(self, line: str) -> None:
         self.heard.append(line)
 
 
