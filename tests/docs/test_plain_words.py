@@ -106,8 +106,19 @@ def test_a_page_is_plain(page: str) -> None:
     assert not [f"{page}:{number}: {line}" for number, line in enumerate(lines, 1) if DIALECT.search(line)]
 
 
-def test_the_readme_is_plain() -> None:
-    assert not DIALECT.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "Makefile"),
+        *sorted(
+            str(path.relative_to(ROOT))
+            for path in (*ASTUNE.rglob("*.[ch]"), *ASTUNE.rglob("*.yaml"), *(ROOT / "scripts").glob("*.sh"))
+        ),
+    ],
+)
+def test_a_file_that_is_no_python_is_plain(file: str) -> None:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    assert not [f"{file}:{number}: {line}" for number, line in enumerate(lines, 1) if DIALECT.search(line)]
 
 
 def test_no_file_is_over_400_lines() -> None:

@@ -155,7 +155,7 @@ INLINE float capped(float x, float cap) {
 }
 
 /* Scores [length] to weights, not yet divided by their sum, which is returned; cap is 0 where there is none. */
-INLINE float weigh(float *scores, int64_t length, float cap) {
+INLINE float exponentiate(float *scores, int64_t length, float cap) {
     float top = -INFINITY, sum = 0;
     if (cap > 0) {
 #pragma omp simd
@@ -195,7 +195,7 @@ INLINE void attend_together(const Element *queries, Rows keys, Rows values, Elem
     const int64_t width = (length + LANES - 1) / LANES * LANES;
     float sums[n];
     score(queries, keys, values, scores, n, length, width, dim, scale);
-    for (int j = 0; j < n; j++) sums[j] = weigh(scores + j * width, length, cap);
+    for (int j = 0; j < n; j++) sums[j] = exponentiate(scores + j * width, length, cap);
     mix(scores, sums, values, out, n, length, width, dim);
 }
 
