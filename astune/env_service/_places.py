@@ -214,7 +214,7 @@ class Places:
             del self._gone[next(iter(self._gone))]
 
 
-def refusal(failure: CallFailed | WorkerLost, whose: str) -> Refusal:
+def refusal(failure: CallFailed | WorkerLost, subject: str) -> Refusal:
     """Return status 400 if the environment gave a hint, else 500."""
     status = 400 if isinstance(failure, CallFailed) and failure.is_refusal else 500
-    return Refusal(status, f"{whose}: {failure}")
+    return Refusal(status, f"{subject}: {failure}")

@@ -12,17 +12,17 @@ SPLITS = {"train": (0, 1000), "validation": (1_000_000, 200)}
 _ID = re.compile(rf"({'|'.join(SPLITS)})-(\d+)")
 
 
-def task_ids(split: str, *, whose: str) -> list[str]:
+def task_ids(split: str, *, environment: str) -> list[str]:
     """Return the ids of a split's tasks.
 
     Args:
-        whose: name of the environment, for the error.
+        environment: its name, for the error.
 
     Raises:
         EnvError: there is no such split.
     """
     if split not in SPLITS:
-        raise EnvError(f"{whose} has no split {split!r}", hint=f"use {' or '.join(SPLITS)}")
+        raise EnvError(f"{environment} has no split {split!r}", hint=f"use {' or '.join(SPLITS)}")
     return [f"{split}-{index}" for index in range(SPLITS[split][1])]
 
 

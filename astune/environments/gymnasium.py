@@ -85,7 +85,7 @@ class Gymnasium(Environment):
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
         _library()
-        return task_ids(split, whose=f"gymnasium:{cls.variant}")
+        return task_ids(split, environment=f"gymnasium:{cls.variant}")
 
     def _view(self, seen: Any, info: dict[str, Any]) -> str:
         board = _COLOURED.sub(r"[\1]", self._game.render()).strip() if self._game.render_mode == "ansi" else str(seen)

@@ -54,7 +54,7 @@ class ReasoningGym(Environment):
 
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
-        ids = task_ids(split, whose=cls.variant)
+        ids = task_ids(split, environment=cls.variant)
         _create(cls.variant, seed=0, size=1)
         return ids
 

@@ -92,7 +92,7 @@ class TextWorld(Environment):
 
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
-        ids = task_ids(split, whose=f"textworld:{cls.variant}")
+        ids = task_ids(split, environment=f"textworld:{cls.variant}")
         _require_challenge(cls.variant)
         return ids
 

@@ -85,7 +85,7 @@ class TurnBased(Environment):
     @classmethod
     def get_query_list(cls, split: str, params: dict[str, Any]) -> list[str]:
         cls.prepare()
-        return task_ids(split, whose=cls.__name__)
+        return task_ids(split, environment=cls.__name__)
 
     @contextmanager
     def _own_chance(self) -> Iterator[None]:

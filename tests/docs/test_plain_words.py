@@ -27,7 +27,7 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 NAMES = re.compile(
-    r"(^|_)(told|said|hears?|heard|weigh(s|ed)?|mend(s|ed)?|theirs|ours|masters|keepers?|books|anybody|"
+    r"(^|_)(told|said|hears?|heard|weigh(s|ed)?|mend(s|ed)?|theirs|ours|masters|keepers?|books|anybody|whose|"
     r"start_logprobs?)(_|$)",
     re.IGNORECASE,
 )
