@@ -75,7 +75,7 @@ def test_a_conversation_has_its_messages_calls_tokens_and_feedback(page, address
     ):
         assert said in told
     assert page.locator(".talk b", has_text="ten").count() == 0, "text is no markup"
-    assert "Asked anew: 6 earlier messages are not part" in told
+    assert "Asked again: 6 earlier messages are not part" in told
     assert "40 tokens read, 6 sampled" in told
     assert "123 tokens read, 18 sampled" in page.locator(".summary").inner_text()
     page.keyboard.press("j")

@@ -22,26 +22,26 @@ export function appended(all: RunMetrics[], run: string, line: MetricsLine): Run
 
 /** Lines that came one by one, upon the answer that may have been given before or after them. */
 export class Growing {
-  private told: [run: string, line: MetricsLine][] = []
+  private received: [run: string, line: MetricsLine][] = []
   private base: RunMetrics[] | null = null
   private grown: RunMetrics[] | null = null
   /** How many of the lines `grown` has. */
   private taken = 0
 
   add(run: string, line: MetricsLine): void {
-    this.told.push([run, line])
+    this.received.push([run, line])
   }
 
   /** Before all is asked for again: the answer will have them. What is shown until then keeps them. */
   forget(): void {
-    this.told = []
+    this.received = []
     this.taken = 0
   }
 
   upon(answer: RunMetrics[] | null): RunMetrics[] | null {
     if (answer !== this.base) [this.base, this.grown, this.taken] = [answer, answer, 0]
-    for (const [run, line] of this.told.slice(this.taken)) this.grown = this.grown && appended(this.grown, run, line)
-    this.taken = this.told.length
+    for (const [run, line] of this.received.slice(this.taken)) this.grown = this.grown && appended(this.grown, run, line)
+    this.taken = this.received.length
     return this.grown
   }
 }

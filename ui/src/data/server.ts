@@ -21,7 +21,7 @@ export class Server implements Source {
   outcome = (run: string) => this.get<Outcome>('outcome', [['run', run]])
   episode = (run: string, id: string) => this.get<Episode>('episode', [['run', run], ['id', id]])
   revision = (run: string, id: string) => this.get<Revision>('revision', [['run', run], ['id', id]])
-  /** Each answer is given once. Lines that came since then are told to who listens to a run that goes on. */
+  /** Each answer is given once. Lines that came since then are sent to listeners of a running run. */
   async metrics(runs: string[], only: string[]): Promise<RunMetrics[]> {
     const prepared = runs.flatMap((run) => this.prepared.get(keyOf(run, only)) ?? [])
     this.prepared.clear()

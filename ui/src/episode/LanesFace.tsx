@@ -1,4 +1,4 @@
-/** The agents of an episode side by side, time running downwards: who spoke when, and who later read what was said. */
+/** The agents of an episode side by side, time running downwards: who spoke when, and who later read it. */
 
 import { useMemo, useState } from 'preact/hooks'
 

@@ -104,10 +104,10 @@ function Row({ row, split }: { row: TaskRow | null; split: string }) {
 function Steps({ row }: { row: TaskRow }) {
   const half = MOST_STEPS / 2
   const shown = row.steps.length <= MOST_STEPS ? row.steps : [...row.steps.slice(0, half), ...row.steps.slice(-half)]
-  const told = shown.map((step) => `${t('of_steps', { n: step[0] })}: ${step[2]}/${step[1]}`).join('\n')
+  const summary = shown.map((step) => `${t('of_steps', { n: step[0] })}: ${step[2]}/${step[1]}`).join('\n')
   return (
-    <svg class="task-steps" width={shown.length * 7} height="28" viewBox={`0 0 ${shown.length * 7} 28`} role="img" aria-label={told}>
-      <title>{told}</title>
+    <svg class="task-steps" width={shown.length * 7} height="28" viewBox={`0 0 ${shown.length * 7} 28`} role="img" aria-label={summary}>
+      <title>{summary}</title>
       {shown.map((step, at) => {
         const height = Math.max(2, 28 * share(step))
         return (

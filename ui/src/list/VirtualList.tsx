@@ -36,7 +36,7 @@ export function VirtualList(props: Props) {
   const heights = useMemo(() => new Heights(length, height), [identity, length])
   const window = useRef({ first: 0, end: 0 })
   const observer = useRef<ResizeObserver | null>(null)
-  /** Where `scrollTo` took the list: only what the reader scrolls is told to `onTop`. */
+  /** Where `scrollTo` took the list: only what the reader scrolls is reported to `onTop`. */
   const ours = useRef(-1)
 
   const element = scroller.current

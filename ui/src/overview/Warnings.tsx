@@ -12,7 +12,7 @@ export function Warnings({ warnings }: { warnings: RunWarning[] }) {
       <ul>
         {warnings.map((warning) => (
           <li key={`${warning.metric} ${warning.value}`}>
-            {told(warning)}{' '}
+            {textOf(warning)}{' '}
             <button class="link" onClick={() => go(wayTo(warning))}>
               {t(warning.kind === 'failed' ? 'warn_look_errors' : 'warn_look')}
             </button>
@@ -23,7 +23,7 @@ export function Warnings({ warnings }: { warnings: RunWarning[] }) {
   )
 }
 
-function told({ kind, metric, step, value, before }: RunWarning): string {
+function textOf({ kind, metric, step, value, before }: RunWarning): string {
   if (value === null) return t('warn_nan', { metric, step: step ?? '' })
   const isPart = kind === 'dropped' || kind === 'failed'
   const shown = isPart ? rate(value) : number(value, 3)

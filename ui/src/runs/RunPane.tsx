@@ -9,7 +9,7 @@ import { useLater } from '../state/later'
 import { go, openRun, place as placeStore, usePlace } from '../state/place'
 import { integer, number, rate } from '../text/format'
 import { t } from '../text/translate'
-import { toldApart } from './columns'
+import { distinctions } from './columns'
 
 /** Runs that are listed at once: those in sight. */
 const FIRST = 20
@@ -22,14 +22,14 @@ interface Props {
 
 export function RunPane({ runs, run }: Props) {
   const { view, over } = usePlace()
-  const told = useMemo(() => toldApart(runs), [runs])
+  const labels = useMemo(() => distinctions(runs), [runs])
   return (
     <nav class="pane run-pane" aria-label={t('runs')}>
       <h2 class="pane-title">{t('runs')}</h2>
       {runs.length === 0 && <Empty title={t('no_runs')} hint={t('no_runs_hint')} />}
       <ul class="run-list">
         {useLater(runs, FIRST).map((info) => (
-          <RunItem key={info.run} info={info} told={told.get(info.run)} here={info.run === run?.run} canLayOver={view === 'dashboard'} isOver={over.includes(info.run)} />
+          <RunItem key={info.run} info={info} label={labels.get(info.run)} here={info.run === run?.run} canLayOver={view === 'dashboard'} isOver={over.includes(info.run)} />
         ))}
       </ul>
       {run && view === 'episodes' && <Steps run={run} />}
@@ -40,13 +40,13 @@ export function RunPane({ runs, run }: Props) {
 interface ItemProps {
   info: RunInfo
   /** What tells it from the others of its experiment. */
-  told: string | undefined
+  label: string | undefined
   here: boolean
   canLayOver: boolean
   isOver: boolean
 }
 
-function RunItem({ info, told, here, canLayOver, isOver }: ItemProps) {
+function RunItem({ info, label, here, canLayOver, isOver }: ItemProps) {
   const layOver = (wanted: boolean): void => {
     const { over } = placeStore.value
     go({ over: wanted ? [...over, info.run] : over.filter((run) => run !== info.run) }, { replace: true })
@@ -55,9 +55,9 @@ function RunItem({ info, told, here, canLayOver, isOver }: ItemProps) {
     <li class={here ? 'here' : ''}>
       <button class="run-item" aria-current={here ? 'true' : undefined} onClick={() => !here && openRun(info.run)}>
         <span class="run-name">{info.experiment}</span>
-        {told && (
-          <span class="run-told" title={told}>
-            {told}
+        {label && (
+          <span class="run-label" title={label}>
+            {label}
           </span>
         )}
         <span class="faint run-time">{info.name}</span>

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from 'preact'
 
 import type { Run, RunInfo } from '../data/types'
-import { differing, toldApart } from './columns'
+import { differing, distinctions } from './columns'
 import { moment } from '../text/format'
 import { t } from '../text/translate'
 
@@ -50,11 +50,11 @@ function Changed({ run: { changed } }: { run: Run }) {
 /** The settings in which the runs on show differ, a column a run. */
 function Differences({ runs }: { runs: RunInfo[] }) {
   const keys = differing(runs)
-  const told = toldApart(runs)
+  const labels = distinctions(runs)
   const heads = runs.map(({ run, experiment, name }) => (
     <>
       {experiment} {name}
-      <div class="faint">{told.get(run)}</div>
+      <div class="faint">{labels.get(run)}</div>
     </>
   ))
   return (

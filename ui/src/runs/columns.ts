@@ -89,18 +89,18 @@ function differingAtAll(runs: RunInfo[]): string[] {
 }
 
 /** What tells each run from the others of its experiment: the first settings in which they differ, and the seed. */
-export function toldApart(runs: RunInfo[]): Map<string, string> {
-  const told = new Map<string, string>()
+export function distinctions(runs: RunInfo[]): Map<string, string> {
+  const labels = new Map<string, string>()
   for (const group of byExperiment(runs).values()) {
     const keys = differingAtAll(group).slice(0, TOLD_SETTINGS)
     const bySeed = new Set(group.map(({ seed }) => seed)).size > 1
     for (const { run, settings, seed } of group) {
       const values = keys.map((key) => `${key.split('.').at(-1)} ${settings?.[key] ?? '–'}`)
       const parts = bySeed ? [...values, `${t('seed')} ${seed ?? '–'}`] : values
-      if (parts.length > 0) told.set(run, parts.join(' · '))
+      if (parts.length > 0) labels.set(run, parts.join(' · '))
     }
   }
-  return told
+  return labels
 }
 
 /** Those that are columns: what was chosen, or the first few. */

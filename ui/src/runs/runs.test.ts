@@ -4,7 +4,7 @@ import type { EpisodeRow, RunInfo } from '../data/types'
 import { matches, sorted } from '../data/embedded'
 import { PAGE, pagesOf } from '../episodes/pages'
 import { NO_FILTER } from '../state/place'
-import { columns, differing, settingsShown, sortedRuns, toldApart } from './columns'
+import { columns, differing, settingsShown, sortedRuns, distinctions } from './columns'
 import { isOutside, runsMeant } from './runsMeant'
 
 const NO_NOTES = { tags: ['old'], note: '', archived: false }
@@ -74,12 +74,12 @@ it('has columns for the settings in which the runs on show differ', () => {
 
 it('tells runs of one experiment apart by what they differ in', () => {
   const run = (name: string, experiment: string, seed: number, settings: object): RunInfo => ({ run: name, experiment, seed, settings }) as unknown as RunInfo
-  const told = toldApart([
+  const labels = distinctions([
     run('a', 'sweep', 0, { 'trainer.optim.lr': '1e-5', 'model.path': 'tiny' }),
     run('b', 'sweep', 1, { 'trainer.optim.lr': '5e-5', 'model.path': 'tiny' }),
     run('c', 'alone', 0, { 'trainer.optim.lr': '1e-6' }),
   ])
-  expect([...told]).toEqual([
+  expect([...labels]).toEqual([
     ['a', 'lr 1e-5 · Seed 0'],
     ['b', 'lr 5e-5 · Seed 1'],
   ])

@@ -95,7 +95,7 @@ function TalkFilters({ talked, isFiltered }: { talked: number; isFiltered: boole
   }
   return (
     <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-      <Typed name="said" type="search" label={t('find_said')} hideLabel />
+      <Typed name="said" type="search" label={t('find_text')} hideLabel />
       <div class="talk-choices">
         {choose('opinion', 'opinion', 'any_opinion', (kind) => t(`opinion_${kind}` as Word))}
         {choose('model', 'version_of', 'any_model', versionName)}

@@ -1,4 +1,4 @@
-/** One session of a served model: what was said, each message once, and the feedback under the answer that it is on. */
+/** One session of a served model: its messages, each once, and the feedback under the answer that it is on. */
 
 import { useEffect } from 'preact/hooks'
 

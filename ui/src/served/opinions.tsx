@@ -17,9 +17,9 @@ const MARKS: { [kind in Opinion]: [mark: string, look: string] } = {
 export function OpinionChip({ kind, count }: { kind: Opinion; count?: number }) {
   const [mark, look] = MARKS[kind]
   const word = t(`opinion_${kind}`)
-  const told = count === undefined ? word : `${word}: ${count}`
+  const label = count === undefined ? word : `${word}: ${count}`
   return (
-    <span class={`chip ${look}`} title={told} role={count === undefined ? undefined : 'img'} aria-label={count === undefined ? undefined : told}>
+    <span class={`chip ${look}`} title={label} role={count === undefined ? undefined : 'img'} aria-label={count === undefined ? undefined : label}>
       <span aria-hidden="true">{mark}</span> {count ?? word}
     </span>
   )

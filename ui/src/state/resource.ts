@@ -51,7 +51,7 @@ interface Answer<T> {
   error: Error | null
 }
 
-/** An answer that says what the one before it said is that one: nothing is drawn anew for it. */
+/** An answer that says what the one before it said is that one: nothing is drawn again for it. */
 export function useSame<T>(resource: Resource<T>): Resource<T> {
   const last = useRef({ given: resource.data, text: '', shown: resource.data })
   if (last.current.given !== resource.data) {

@@ -1,4 +1,4 @@
-/** A value that components read and are told of. */
+/** A value that components read and subscribe to. */
 
 import { useEffect, useState } from 'preact/hooks'
 
