@@ -9,6 +9,8 @@ import textwrap
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -165,21 +167,46 @@ def test_the_terminal_is_left_as_it_was_when_the_run_fails(tmp_path) -> None:
     assert "1/100" in on.file.getvalue()
 
 
+class Terminal(io.StringIO):
+    """A terminal that notes when each frame was drawn, and by which thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[tuple[float, threading.Thread]] = []
+        self.drawn = threading.Condition()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if "episodes" in text:
+            with self.drawn:
+                self.frames.append((time.monotonic(), threading.current_thread()))
+                self.drawn.notify_all()
+        return written
+
+
+def cpu_seconds(do: Callable[[], object], times: int) -> float:
+    """Processor time of one call in this thread."""
+    began = time.thread_time()
+    for _ in range(times):
+        do()
+    return (time.thread_time() - began) / times
+
+
 @pytest.mark.slow
 def test_the_display_redraws_at_most_five_times_a_second_and_costs_little(tmp_path) -> None:
-    on = console()
+    terminal = Terminal()
+    on = Console(width=100, file=terminal, force_terminal=True, color_system=None, legacy_windows=False)
     with RunDirectory.create(tmp_path, "x") as run, open_display(AstuneConfig(), run, console=on) as progress:
-        busy, wall = time.process_time(), time.perf_counter()
-        deadline = time.perf_counter() + 1.5
-        stop = threading.Event()
-        while time.perf_counter() < deadline:
-            progress.on_waits_for("episode", "model")
-            stop.wait(0.01)
-        busy, wall = time.process_time() - busy, time.perf_counter() - wall
-    assert isinstance(on.file, io.StringIO)
-    frames = on.file.getvalue().count("episodes")
-    assert 2 <= frames <= 5 * wall + 3
-    assert busy < 0.2 * wall
+        call_s = cpu_seconds(lambda: progress.on_waits_for("episode", "model"), 1000)
+        with terminal.drawn:
+            assert terminal.drawn.wait_for(lambda: len(terminal.frames) >= 4, timeout=60)
+        frames = [*terminal.frames]
+    drawers = [thread for _, thread in frames]
+    assert drawers[0] is threading.main_thread()  # as it opens; no call draws
+    assert threading.main_thread() not in drawers[1:]
+    assert min(after - before for (before, _), (after, _) in pairwise(frames)) >= 1 / 5
+    frame_s = cpu_seconds(lambda: drawn(progress), 5)
+    assert 100 * call_s + 5 * frame_s < 0.2  # of each second with 100 calls
 
 
 def test_a_terminal_without_unicode_gets_a_curve_in_ascii() -> None:

@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import socket
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
-from astune_command import ROOT, astune, start
+from astune_command import ROOT, astune, start, wait_for
 from debug_session import DebugSession
 from terminal import on_a_terminal, read_until
 from token_server import serving
@@ -223,7 +223,8 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
         terminal,
     ):
         read_until(terminal, "(Pdb)")
-        time.sleep(1)  # Python's prompt loses a Ctrl-C that comes just as it begins to wait
+        main_thread = psutil.Process(process.pid)  # Python's prompt loses a Ctrl-C that comes before it waits
+        wait_for(lambda: main_thread.status() == psutil.STATUS_SLEEPING, process)
         os.write(terminal, leaving)
         out = read_until(terminal, "what was recorded is in")
         assert process.wait(60) == 130
@@ -238,9 +239,7 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_is_ended_before_anything_runs_is_interrupted(number, folder):
     process = start(folder, "--conf", "talk.yaml", "--backbone", "debug", XDG_STATE_HOME=str(folder / "state"))
-    while not (saved := list(folder.glob("launcher_record/talk/[0-9]*/config.yaml"))):
-        assert process.poll() is None
-        time.sleep(0.001)
+    saved = wait_for(lambda: list(folder.glob("launcher_record/talk/[0-9]*/config.yaml")), process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from astune_command import astune, start
+from astune_command import astune, start, wait_for
 from taught import write_experiment
 
 from astune.app.sweep import Trial, found, log_of, run_trial, trials_of
@@ -125,9 +124,7 @@ def test_a_sweep_that_was_killed_goes_on_and_reports(conf):
     command = ("sweep", str(conf), "--over", "trainer.optim.lr=1e-4,1e-3")
     folder = conf.parent / "launcher_record" / "ask-sweep"
     process = start(conf.parent, *command, together=True)
-    while not (folder.is_dir() and any((run / "config.yaml").is_file() for run in runs_below(folder))):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    wait_for(lambda: folder.is_dir() and any((run / "config.yaml").is_file() for run in runs_below(folder)), process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     said = astune(conf.parent, *command)

@@ -271,8 +271,8 @@ async def test_weights_wait_for_no_server_and_calls_wait_for_one_that_has_taken_
     server.crashes = server.sick = True
     weights = weights.moved(layers=1.0)
     assert await asyncio.wait_for(one.engine.load_weights(weights), 20) == 1
-    asking = asyncio.ensure_future(one.ask())
-    await asyncio.sleep(0.1)
+    asking, before = asyncio.ensure_future(one.ask()), server.visits
+    await until(lambda: server.visits >= before + 10)
     assert not asking.done()
     server.crashes = server.sick = False
     answer = await asking

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 from starlette.responses import JSONResponse
 from token_server import TokenServer, serving
+from weights_server import until
 
 from astune.context_tracker import ContextTracker
 from astune.engine.base import ignore_token
@@ -207,8 +208,8 @@ async def test_while_all_servers_are_away_calls_wait_for_one(script, monkeypatch
     script.sick = True
     with pytest.raises(EngineError):
         await engine.generate(PROMPT, PARAMS, session="first")
-    waiting = asyncio.ensure_future(engine.generate(PROMPT, PARAMS, session="second"))
-    await asyncio.sleep(0.2)
+    waiting, before = asyncio.ensure_future(engine.generate(PROMPT, PARAMS, session="second")), script.visits
+    await until(lambda: script.visits >= before + 20)
     assert not waiting.done()
     script.sick = False
     assert (await asyncio.wait_for(waiting, 30)).token_ids == [7, 8, 2]

@@ -39,8 +39,11 @@ class TokenServer:
     encode: Callable[[str], list[int]] = lambda text: [1, 2, 3]
     sick: bool = False
     url: str = ""
+    visits: int = 0
+    """How often it was asked whether it is there."""
 
     async def health(self, request: Request) -> Response:
+        self.visits += 1
         return Response(status_code=503 if self.sick else 200)
 
     async def models(self, request: Request) -> Response:
