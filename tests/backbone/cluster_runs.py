@@ -112,14 +112,8 @@ def kill_while_training(process: Popen[str], folder: Path) -> tuple[str, float]:
 
 
 def kill_all_between_steps(name: str, process: Popen[str], folder: Path) -> None:
-    """SIGKILL to those that run groups, while the first step's are trained and they have nothing to do."""
-    episodes = SETTINGS["trainer.tasks_per_step"] * SETTINGS["rollout.num_repeat"]
-    give_up = time.monotonic() + 900
-    while _recorded(folder) < episodes:
-        assert time.monotonic() < give_up
-        assert process.poll() is None
-        time.sleep(0.5)
-    time.sleep(2)  # the last group is on its way to the trainer
+    """SIGKILL to those that run Trinity's groups, while the first step's are trained and they have nothing to do."""
+    wait_until(lambda: _taken(folder, step=1), process)
     killed = [one for one in psutil.Process(process.pid).children(recursive=True) if name in " ".join(one.cmdline())]
     assert killed
     for one in killed:
@@ -220,13 +214,13 @@ def saved(folder: Path, experiment: str = "calculator") -> bool:
         return False
 
 
-def _recorded(folder: Path) -> int:
-    """Training episodes."""
+def _taken(folder: Path, *, step: int) -> bool:
+    """Return whether Trinity's trainer has all groups of a step, by its own log."""
     try:
-        with run_of(folder).episodes() as reader:
-            return len(reader.list(split="train"))
+        log = run_of(folder).path / "checkpoints" / "trinity" / "log" / "trainer.log"
     except AstuneError:  # it is only beginning
-        return 0
+        return False
+    return log.is_file() and f"Sample data for step {step} finished." in log.read_text(encoding="utf-8")
 
 
 def _training(folder: Path) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import site
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from attempts import ATTEMPT
 
@@ -560,25 +562,29 @@ with open("file", "wb+") as file:
 
 
 @pytest.mark.slow
-def test_the_kernel_ends_a_call_before_anybody_else_where_memory_runs_out(any_box):
+def test_the_kernel_ends_a_call_before_anybody_else_where_memory_runs_out(any_box, until):
     """Seen from outside: the score of the process that sleeps inside."""
     code = "import time; time.sleep(3)"
-    before = _scores()
+    before, began = _scores(), set[int]()
+
+    def seen() -> bool:
+        began.update(score for pid, score in _scores().items() if pid not in before)
+        return 1000 in began
+
     with ThreadPoolExecutor() as pool:
         call = pool.submit(any_box.run, code)
-        time.sleep(1.5)
-        during = _scores()
+        until(lambda: seen() or call.done(), "a process that is ended first")
+        assert 1000 in began
         assert call.result().ended_by == "exit"
-    began = {pid: score for pid, score in during.items() if pid not in before}
-    assert 1000 in began.values()
     assert int(Path("/proc/self/oom_score_adj").read_text()) < 1000
 
 
-def _scores() -> dict[str, int]:
+def _scores() -> dict[int, int]:
+    """Those of all processes below this one."""
     found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(OSError):
-            found[folder.name] = int((folder / "oom_score_adj").read_text())
+            found[process.pid] = int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
     return found
 
 
@@ -590,15 +596,25 @@ file = os.open(os.__file__, os.O_RDONLY)
 try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    print("granted", flush=True)
+    print("granted", time.monotonic(), flush=True)
 except OSError as told:
     print("REACHED", told)
 """
-    with ThreadPoolExecutor() as pool:
-        holding = pool.submit(box.run, ask + "time.sleep(2)")
-        time.sleep(1)
-        assert box.run(ask).stdout == "granted\n"
-        assert holding.result().stdout == "granted\n"
+
+    def moment(said: str) -> float:
+        assert re.fullmatch(r"granted [\d.]+\n", said), said
+        return float(said.split()[1])
+
+    for seconds in (1, 2, 4, 8):  # until one asked while another held it
+        with ThreadPoolExecutor() as pool:
+            holding = pool.submit(box.run, f"{ask}time.sleep({seconds})", 60)
+            moments = [moment(box.run(ask).stdout)]
+            while not holding.done():
+                moments.append(moment(box.run(ask).stdout))
+            held_from = moment(holding.result().stdout)
+        if any(held_from < one < held_from + seconds for one in moments):
+            return
+    pytest.fail("no call asked while another held the lock")
 
 
 def test_a_database_in_the_scratch_folder_works(any_box):
