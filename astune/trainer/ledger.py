@@ -24,10 +24,11 @@ from astune.config.samples import SampleRule
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
+from astune.runs.held_out import SUCCESS
 from astune.schema import Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
 from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.league import league_metrics
-from astune.trainer.measures import SUCCESS, engine_metrics, episode_metrics, success_of_all
+from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
 from astune.trainer.reward_watch import RewardWatch

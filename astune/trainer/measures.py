@@ -10,9 +10,6 @@ from statistics import fmean
 from astune.engine.base import EngineStats
 from astune.schema import EpisodeGroup
 
-SUCCESS = "reward/success_of_all"
-"""The metric of a measurement that `success_of_all` computes."""
-
 
 def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Means over the finished episodes; rates are parts of 1.

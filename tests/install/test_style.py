@@ -50,6 +50,16 @@ def test_no_more_test_files_reach_behind_the_public_surface():
     assert len(reaching) <= _FILES_WITH_PRIVATE_IMPORTS, "\n".join(map(str, reaching))
 
 
+def test_a_public_name_of_a_text_is_defined_in_one_file():
+    files: dict[tuple[str, str], list[str]] = {}
+    for path in sorted((_ROOT / "astune").rglob("*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if name[0] != "_":
+                    files.setdefault((name, text), []).append(str(path.relative_to(_ROOT)))
+    assert not {name: where for name, where in files.items() if len(where) > 1}
+
+
 def test_rooms_import_from_those_above_them_in_the_contributors_table():
     table = (_ROOT / "docs/en/architecture.md").read_text().partition("## The rooms")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
