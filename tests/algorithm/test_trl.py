@@ -208,7 +208,7 @@ def test_sft_has_the_loss_and_gradient_of_trls_trainer(trl: Trl) -> None:
     groups = [group([answered(prompt, given)]) for prompt, given in DEMONSTRATIONS]
     sums = accumulate_gradient(model, micro_batches(groups, Supervised()), policy_loss(Supervised()), 1.0)
     assert float(sums.loss) == pytest.approx(trl.answers["sft"], rel=1e-6)
-    assert distance(model.masters.gradients(), load_file(trl.gradients / "sft.safetensors")) < 1e-6
+    assert distance(model.master_weights.gradients(), load_file(trl.gradients / "sft.safetensors")) < 1e-6
 
 
 def test_dpo_has_the_loss_and_gradient_of_trls_trainer(trl: Trl) -> None:
@@ -219,9 +219,9 @@ def test_dpo_has_the_loss_and_gradient_of_trls_trainer(trl: Trl) -> None:
     ]
     parts = micro_batches(groups, algorithm)
     for part in parts:
-        part.inputs = replace(part.inputs, start_logprob_E=start.logprobs(part, 1.0))
+        part.inputs = replace(part.inputs, reference_logprob_E=start.logprobs(part, 1.0))
     margins = add_margins(parts, lambda part: model.logprobs(part, 1.0))
     assert min(margins) < -0.5 < 0.5 < max(margins)
     sums = accumulate_gradient(model, parts, policy_loss(algorithm), 1.0)
     assert float(sums.loss) == pytest.approx(trl.answers["dpo"], rel=1e-6)
-    assert distance(model.masters.gradients(), load_file(trl.gradients / "dpo.safetensors")) < 1e-6
+    assert distance(model.master_weights.gradients(), load_file(trl.gradients / "dpo.safetensors")) < 1e-6
