@@ -119,8 +119,8 @@ void gated_silu_backward(const Element *restrict gate, const Element *restrict u
 /* Rotary positions: out = x * cos + swapped(x) * sin for x and out [tokens, heads, dim] of any strides, cos and sin
    [tokens, dim]; swapped has the halves of a head exchanged, the first one negative. */
 void rotate(const Element *restrict x, int64_t x_token, int64_t x_head, const Element *restrict cos,
-          const Element *restrict sin, Element *restrict out, int64_t out_token, int64_t out_head, int64_t tokens,
-          int64_t heads, int64_t dim, int64_t threads) {
+            const Element *restrict sin, Element *restrict out, int64_t out_token, int64_t out_head, int64_t tokens,
+            int64_t heads, int64_t dim, int64_t threads) {
     const int64_t half = dim / 2;
 #pragma omp parallel for if (tokens * heads * dim > FEW) num_threads(threads) schedule(static)
     for (int64_t token = 0; token < tokens; token++) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from subprocess import Popen
@@ -15,6 +15,7 @@ import psutil
 from astune_command import ROOT, start
 from backbone_table import put, row_of
 from safetensors.torch import load_file
+from waiting import eventually
 
 from astune.runs import RunDirectory, balance_of, resolve_run
 from astune.schema import AstuneError
@@ -33,6 +34,7 @@ SETTINGS: dict[str, Any] = {
 }
 WORKER = "ray::WorkerDict"
 """The process that trains."""
+wait_for_run = partial(eventually, timeout_s=1800, every_s=1)
 
 
 def python_of(engine: str) -> Path:
@@ -113,7 +115,7 @@ def kill_while_training(process: Popen[str], folder: Path) -> tuple[str, float]:
 
 def kill_all_between_steps(name: str, process: Popen[str], folder: Path) -> None:
     """SIGKILL to those that run Trinity's groups, while the first step's are trained and they have nothing to do."""
-    wait_until(lambda: _taken(folder, step=1), process)
+    wait_for_run(lambda: _taken(folder, step=1), "the groups of step 1", process=process)
     killed = [one for one in psutil.Process(process.pid).children(recursive=True) if name in " ".join(one.cmdline())]
     assert killed
     for one in killed:
@@ -156,7 +158,7 @@ def assert_trains_adapters(engine: str, folder: Path) -> None:
 def assert_goes_on_where_it_was_interrupted(engine: str, folder: Path) -> None:
     """Ctrl-C after the checkpoint of step 2, and on to step 4 with the weights and tasks that follow."""
     process = begin(engine, folder, *set_to("trainer.total_steps=4", "trainer.save_freq=2"))
-    wait_until(lambda: saved(folder), process)
+    wait_for_run(lambda: saved(folder), "a checkpoint", process=process)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 130, out
@@ -195,15 +197,6 @@ def assert_failing_agents_lose_nothing(engine: str, folder: Path) -> None:
     assert all(one.not_trained or one.advantages for one in finished)
     for line in lines:
         assert balance_of(line).difference == 0
-
-
-def wait_until(condition: Callable[[], bool], process: Popen[str]) -> None:
-    """Wait while the process lives."""
-    give_up = time.monotonic() + 1800
-    while not condition():
-        assert time.monotonic() < give_up
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(1)
 
 
 def saved(folder: Path, experiment: str = "calculator") -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import yaml
 from astune_command import ROOT, start
-from cluster_runs import metrics_of, python_of, run_of, saved, set_to, wait_until
+from cluster_runs import metrics_of, python_of, run_of, saved, set_to, wait_for_run
 
 from astune.backbone.engines import load_renderer
 from astune.context_tracker.replay import faults
@@ -75,11 +75,11 @@ def assert_trains_an_agent_on_workers(engine: str, folder: Path) -> None:
         process = start(
             folder, "--conf", "tasks.yaml", *_settings(engine, save_freq=1), together=True, ASTUNE_WORKER_TOKEN=_TOKEN
         )
-        wait_until(mark.exists, process)
+        wait_for_run(mark.exists, "an episode", process=process)
         assert not _processes_with_the_token(process)
         with _working(folder, port, 4, str(AGENT / "agent.py")):
             lost.kill()
-            wait_until(lambda: saved(folder, "tasks"), process)
+            wait_for_run(lambda: saved(folder, "tasks"), "a checkpoint", process=process)
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=300)
             assert process.returncode == 130, out

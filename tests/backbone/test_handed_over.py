@@ -13,10 +13,10 @@ from typing import Any, cast
 import httpx
 import openai
 import pytest
-from launcher_helpers import eventually
 from rollout_stage import Script, Stage, build_stage
 from rollout_stage import task as task_of
 from stepping import ASK, answers_of, stepping
+from waiting import eventually
 
 from astune.backbone.cluster.handed_over import handed_over
 from astune.backbone.cluster.reports import Reports

@@ -6,15 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 from warm_commands import warm_commands
 
 ROOT = Path(__file__).parents[2]
-T = TypeVar("T")
 MAIN = "from astune.cli import main; main()"
 
 
@@ -35,16 +31,6 @@ def start(
         stderr=subprocess.STDOUT if together else subprocess.PIPE,
         text=True,
     )
-
-
-def wait_for(condition: Callable[[], T], process: subprocess.Popen[Any], *, within_s: float = 120.0) -> T:
-    """What `condition` gives once that is true, while the process lives."""
-    give_up = time.monotonic() + within_s
-    while not (found := condition()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < give_up, f"waited {within_s:g} s"
-        time.sleep(0.001)
-    return found
 
 
 def interrupted_at(process: subprocess.Popen[str], text: str) -> tuple[list[str], str, str]:

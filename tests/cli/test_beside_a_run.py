@@ -20,7 +20,8 @@ from astune.cli.app import run
 pytestmark = pytest.mark.slow
 
 sys.path.append(str(ROOT / "tests" / "launcher"))
-from launcher_helpers import SERVER, eventually, python, with_marker  # noqa: E402
+from launcher_helpers import SERVER, python, with_marker  # noqa: E402
+from waiting import eventually  # noqa: E402
 
 WORK = """
 import asyncio, sys

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from astune_command import ROOT, astune, start, wait_for
+from astune_command import ROOT, astune, start
 from debug_session import DebugSession
 from terminal import on_a_terminal, read_until
 from token_server import serving
+from waiting import eventually
 
 from astune.cli.app import run
 from astune.engine.scripted import ScriptedEngine
@@ -224,7 +225,7 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
     ):
         read_until(terminal, "(Pdb)")
         main_thread = psutil.Process(process.pid)  # Python's prompt loses a Ctrl-C that comes before it waits
-        wait_for(lambda: main_thread.status() == psutil.STATUS_SLEEPING, process)
+        eventually(lambda: main_thread.status() == psutil.STATUS_SLEEPING, "a prompt that waits", 120, process=process)
         os.write(terminal, leaving)
         out = read_until(terminal, "what was recorded is in")
         assert process.wait(60) == 130
@@ -239,7 +240,13 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_is_ended_before_anything_runs_is_interrupted(number, folder):
     process = start(folder, "--conf", "talk.yaml", "--backbone", "debug", XDG_STATE_HOME=str(folder / "state"))
-    saved = wait_for(lambda: list(folder.glob("launcher_record/talk/[0-9]*/config.yaml")), process)
+    saved = eventually(
+        lambda: list(folder.glob("launcher_record/talk/[0-9]*/config.yaml")),
+        "a run",
+        120,
+        process=process,
+        every_s=0.001,
+    )
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err

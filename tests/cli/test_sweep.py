@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from astune_command import astune, start, wait_for
+from astune_command import astune, start
 from taught import write_experiment
+from waiting import eventually
 
 from astune.app.sweep import Trial, found, log_of, run_trial, trials_of
 from astune.config import dump
@@ -124,7 +125,12 @@ def test_a_sweep_that_was_killed_goes_on_and_reports(conf):
     command = ("sweep", str(conf), "--over", "trainer.optim.lr=1e-4,1e-3")
     folder = conf.parent / "launcher_record" / "ask-sweep"
     process = start(conf.parent, *command, together=True)
-    wait_for(lambda: folder.is_dir() and any((run / "config.yaml").is_file() for run in runs_below(folder)), process)
+    eventually(
+        lambda: folder.is_dir() and any((run / "config.yaml").is_file() for run in runs_below(folder)),
+        "a trial",
+        120,
+        process=process,
+    )
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     said = astune(conf.parent, *command)

@@ -29,8 +29,8 @@ import pytest
 from answering import answering
 from appworld_stage import LOGIN, WRITE_MILK, fenced, serving
 from rule_models import ReadingModel, SumModel, command, use_own_cache
-from service_stage import wait_for
 from test_expand import solved, written_seeds
+from waiting import eventually
 
 from astune.data_generator import Draft, funnel
 from astune.data_generator.documents import read_documents
@@ -384,7 +384,7 @@ def vllm_serving(model: Path, log: Path) -> Iterator[str]:
     with log.open("wb") as written:
         server = subprocess.Popen(command_line, stdout=written, stderr=written, env=os.environ | settings)
     try:
-        wait_for(lambda: server.poll() is not None or answers(f"{url}/health"), "vLLM", 400)
+        eventually(lambda: server.poll() is not None or answers(f"{url}/health"), "vLLM", 400)
         assert server.poll() is None, log.read_text()[-3000:]
         yield url
     finally:

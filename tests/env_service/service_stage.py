@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import httpx
+from waiting import eventually
 from warm_commands import warm_commands
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ class Service:
         )
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
-        wait_for(lambda: _READY.search(self.log) or self.process.poll() is not None, "the server to start", 240)
+        eventually(lambda: _READY.search(self.log) or self.process.poll() is not None, "the server to start", 240)
         found = _READY.search(self.log)
         assert found, self.log
         self.url = found[1]
@@ -101,13 +101,6 @@ def running(env: str, *arguments: str, **settings: Any) -> Iterator[Service]:
         yield service
     finally:
         service.end()
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 20) -> None:
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.02)
 
 
 def children_of(pid: int) -> set[int]:

@@ -27,7 +27,8 @@ from appworld_stage import (
     score,
     serving,
 )
-from service_stage import Service, is_running, wait_for
+from service_stage import Service, is_running
+from waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -204,7 +205,7 @@ def test_processes_end_with_the_server(killed_service):
     below = [process.pid for process in psutil.Process(killed_service.process.pid).children(recursive=True)]
     assert len(below) >= 3  # what the others are forked from, the instance's, and its world
     killed_service.process.kill()
-    wait_for(lambda: not any(is_running(pid) for pid in below), "all processes to end")
+    eventually(lambda: not any(is_running(pid) for pid in below), "all processes to end")
 
 
 WALLS = {

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from faulty_wire import FaultyWire
-from service_stage import Service, running, wait_for, world
+from service_stage import Service, running, world
 from services import until
+from waiting import eventually
 
 from astune.env_service import client
 from astune.env_service.client import ServiceHandle
@@ -129,7 +130,7 @@ async def test_what_is_slow_and_honest_is_done_once_and_answered(slow_service):
         assert wire.met[""] >= 8
         await handle.release()
         assert wire.met[""] >= 10
-    wait_for(lambda: "closed" in slow_service.log, "the message of the close")
+    eventually(lambda: "closed" in slow_service.log, "the message of the close")
     assert slow_service.log == "closed after 2 steps and 1 evaluations\n"
 
 
@@ -193,4 +194,4 @@ async def test_a_release_has_a_deadline_of_its_own(service, monkeypatch):
             await handle.release()
     finally:
         os.kill(service.process.pid, signal.SIGCONT)
-    wait_for(lambda: service.capacity()[0] == 0, "the release")
+    eventually(lambda: service.capacity()[0] == 0, "the release")

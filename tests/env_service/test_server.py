@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 from examples import some
-from service_stage import Service, children_of, is_running, refused, running, wait_for, world
+from service_stage import Service, children_of, is_running, refused, running, world
+from waiting import eventually
 
 from astune.env_service import EnvStep
 from astune.env_service.client import ServiceHandle
@@ -239,7 +240,7 @@ class TestInstances:
         assert service.step("loud", "print").json()["data"]["state"][0]["content"] == "step 1"
         assert service.step("loud", "go").json()["data"]["state"][0]["content"] == "step 2"
         service.post("release", instance_id="loud")
-        wait_for(lambda: "this is no frame\nnor is this\n" in service.log, "the print in the log")
+        eventually(lambda: "this is no frame\nnor is this\n" in service.log, "the print in the log")
 
     @pytest.mark.parametrize(
         ("action", "said"),
@@ -280,7 +281,7 @@ class TestInstances:
     def test_a_traceback_is_in_the_servers_log(self, service):
         service.create("traced")
         service.step("traced", "raise")
-        wait_for(lambda: "RuntimeError: the world\nbroke" in service.log, "the traceback")
+        eventually(lambda: "RuntimeError: the world\nbroke" in service.log, "the traceback")
 
     @pytest.mark.slow
     def test_an_environment_that_hangs_is_ended(self, service):
@@ -290,14 +291,14 @@ class TestInstances:
             answer = service.step("stuck", action)
             assert answer.status_code == 500
             assert "step: the environment's process took longer than 3 s" in answer.json()["detail"]
-            wait_for(lambda pid=pid: not is_running(pid), "the process to end")
+            eventually(lambda pid=pid: not is_running(pid), "the process to end")
 
     def test_a_release_does_not_wait_for_a_stuck_step(self, service):
         service.create("stuck", "dreamer")
         pid = service.info_of("stuck", "pid")["pid"]
         with ThreadPoolExecutor(1) as thread:
             step = thread.submit(service.step, "stuck", "sleep")
-            wait_for(lambda: "dreamer falls asleep" in service.log, "the step to begin")
+            eventually(lambda: "dreamer falls asleep" in service.log, "the step to begin")
             assert service.post("release", instance_id="stuck").json() == {"success": True, "data": None}
             answer = step.result(10)
             assert (answer.status_code, "released during a call" in answer.json()["detail"]) == (410, True)
@@ -308,7 +309,7 @@ class TestInstances:
         service.create("parent")
         info = service.info_of("parent", "child")
         service.step("parent", "kill")
-        wait_for(lambda: not is_running(info["child"]), "the child to end")
+        eventually(lambda: not is_running(info["child"]), "the child to end")
 
     def test_temporary_files_of_one_that_is_killed_are_removed(self, service):
         service.create("untidy")
@@ -345,26 +346,26 @@ class TestPlaces:
     def test_an_idle_instance_is_released(self):
         with running(world("Counter"), "--idle-release-s", "1") as service:
             service.create("idle")
-            wait_for(lambda: service.capacity()[0] == 0, "the idle instance to be released")
+            eventually(lambda: service.capacity()[0] == 0, "the idle instance to be released")
             answer = service.step("idle", "go")
             assert answer.status_code == 410
             assert "released after 1 s without a call" in answer.json()["detail"]
 
     def test_processes_wait_for_instances(self):
         with running(world("Counter"), "--warm", "3") as service:
-            wait_for(lambda: len(service.workers()) == 3, "three processes")
+            eventually(lambda: len(service.workers()) == 3, "three processes")
             waiting = service.workers()
             service.create("i")
             assert service.info_of("i", "pid")["pid"] in waiting
-            wait_for(lambda: len(service.workers()) == 4, "one more to wait")
+            eventually(lambda: len(service.workers()) == 4, "one more to wait")
 
     def test_a_waiting_process_that_died_is_not_used(self):
         with running(world("Counter"), "--warm", "2") as service:
-            wait_for(lambda: len(service.workers()) == 2, "two processes")
+            eventually(lambda: len(service.workers()) == 2, "two processes")
             dead = service.workers()
             for pid in dead:
                 os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: not any(map(is_running, dead)), "their end")
+            eventually(lambda: not any(map(is_running, dead)), "their end")
             assert service.create("i").status_code == 200
             assert service.info_of("i", "pid")["pid"] not in dead
 
@@ -376,7 +377,7 @@ class TestPlaces:
                 pids.append(service.info_of("i", "pid")["pid"])
                 service.post("release", instance_id="i")
             assert pids[0] != pids[1]
-            wait_for(lambda: not is_running(pids[0]), "the used process to end")
+            eventually(lambda: not is_running(pids[0]), "the used process to end")
 
     def test_an_environment_that_does_not_close_is_an_error_and_gone(self):
         with running(world("Unclosed")) as service:
@@ -420,7 +421,7 @@ class TestForks:
             service.create("before")
             dead = service.info_of("before", "pid")["prepared_in"]
             os.kill(dead, signal.SIGKILL)
-            wait_for(lambda: not is_running(dead), "its end")
+            eventually(lambda: not is_running(dead), "its end")
             assert service.step("before", "go").status_code == 200
             pids = set()
             for number in range(3):  # of which one was forked before
@@ -437,7 +438,7 @@ class TestForks:
             everything = {service.process.pid, info["pid"], info["prepared_in"], child}
             assert all(map(is_running, everything))
             service.end(how)
-            wait_for(lambda: not any(map(is_running, everything)), "every process to end", 5)
+            eventually(lambda: not any(map(is_running, everything)), "every process to end", 5)
 
 
 @pytest.mark.slow
@@ -447,14 +448,14 @@ class TestEnd:
     @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
     def test_no_process_outlives_the_server(self, how):
         with running(world("Counter"), "--warm", "2") as service, ThreadPoolExecutor(1) as thread:
-            wait_for(lambda: len(service.workers()) == 2, "two processes")
+            eventually(lambda: len(service.workers()) == 2, "two processes")
             for instance_id in ("idle", "busy", "parent"):
                 service.create(instance_id)
             child = service.info_of("parent", "child")["child"]
             busy = service.info_of("busy", "pid")["pid"]
             before = _cpu_ticks(busy)
             step = thread.submit(service.step, "busy", "hold_the_interpreter")
-            wait_for(lambda: _cpu_ticks(busy) > before + 20, "the busy instance to compute")
+            eventually(lambda: _cpu_ticks(busy) > before + 20, "the busy instance to compute")
             everything = {service.process.pid, child, *service.workers()}
             assert len(everything) >= 5
             service.end(how)
@@ -462,7 +463,7 @@ class TestEnd:
                 assert isinstance(step.exception(30), httpx.TransportError)
             else:
                 assert (step.result(30).status_code, "the server ended" in step.result().text) == (410, True)
-            wait_for(lambda: not any(map(is_running, everything)), "every process to end", 5)
+            eventually(lambda: not any(map(is_running, everything)), "every process to end", 5)
 
     def test_what_an_environment_started_with_it_ends_too(self):
         with running(world("Counter")) as service:
@@ -470,7 +471,7 @@ class TestEnd:
             child = service.info_of("parent", "child")["child"]
             assert children_of(service.info_of("parent", "pid")["pid"]) == {child}
             service.end(signal.SIGKILL)
-            wait_for(lambda: not is_running(child), "the child to end", 5)
+            eventually(lambda: not is_running(child), "the child to end", 5)
 
 
 def _cpu_ticks(pid: int) -> int:

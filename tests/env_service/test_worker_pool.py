@@ -6,7 +6,8 @@ import os
 import signal
 from functools import partial
 
-from service_stage import is_running, wait_for, world
+from service_stage import is_running, world
+from waiting import eventually
 
 from astune.processes.pool import WorkerPool
 from astune.processes.worker import Worker
@@ -18,7 +19,7 @@ async def test_a_prepared_process_that_is_not_yet_seen_to_be_dead_is_replaced() 
     try:
         dead = await prepared_in(await pool.take())
         os.kill(dead, signal.SIGKILL)
-        wait_for(lambda: not is_running(dead), "its end")  # the loop, which would see it, stands still meanwhile
+        eventually(lambda: not is_running(dead), "its end")  # the loop, which would see it, stands still meanwhile
         assert await prepared_in(await pool.take()) != dead
     finally:
         await pool.aclose()

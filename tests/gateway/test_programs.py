@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from examples import some
-from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
+from waiting import eventually
 
 from astune.config.schema import ProgramConfig
 from astune.context_tracker.replay import faults

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
 from test_programs import ASKS_ONCE, CURL_AGENT, SDK_AGENT, written
+from waiting import eventually
 
 from astune.config.schema import ProgramConfig
 from astune.context_tracker.replay import faults

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from chaos_report import write_section
 from faulty_client import FaultyClient, converse
-from launcher_helpers import eventually
+from waiting import eventually
 
 from astune.renderers import Renderer
 

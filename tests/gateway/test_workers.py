@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from launcher_helpers import eventually
 from rollout_stage import build_stage
 from rollout_stage import task as task_of
+from waiting import eventually
 
 from astune.backbone.parts import load_parts
 from astune.config import load_config

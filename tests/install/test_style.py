@@ -86,18 +86,26 @@ def test_tutorials_import_from_astune_itself_and_hide_nothing_from_the_type_chec
 
 
 def _modules_of_ours(path: Path) -> list[str]:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    named = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    named += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return [module for module in named if module.startswith("astune.")]
+    return [module for module, _ in _imports(path) if module.startswith("astune.")]
 
 
 def _imports_private(path: Path) -> bool:
     text = path.read_text()
     if "._" not in text and "import _" not in text:
         return False
-    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [
-        f"{getattr(node, 'module', None) or ''}.{alias.name}".lstrip(".") for node in imports for alias in node.names
-    ]
+    names = [f"{module}.{name}" for module, name in _imports(path)]
     return any(name.startswith("astune.") and "._" in name.replace(".__", ".") for name in names)
+
+
+def _imports(path: Path) -> list[tuple[str, str]]:
+    """Module and name of each import; the name is empty where a module is imported."""
+    found: list[tuple[str, str]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0):
+                found += [(module, alias.name) for alias in node.names]
+            case ast.Import():
+                found += [(alias.name, "") for alias in node.names]
+            case _:
+                pass
+    return found

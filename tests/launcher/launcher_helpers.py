@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,17 +42,6 @@ def marker() -> Iterator[str]:
     for process in with_marker(found):
         with contextlib.suppress(psutil.Error):
             process.kill()
-
-
-def eventually(condition: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
-    """The condition's first true value; fails with `what` when it takes too long."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s:g} s"
-        time.sleep(0.02)
 
 
 def with_marker(marker: str) -> list[psutil.Process]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_helpers import SERVER, commands_with, eventually, python, with_marker
+from launcher_helpers import SERVER, commands_with, python, with_marker
+from waiting import eventually
 
 from astune.launcher.companion import Companion, in_shell
 from astune.launcher.companions import Companions

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -92,11 +92,3 @@ def answers(url: str) -> bool:
         return httpx.get(url, trust_env=False, timeout=5).is_success
     except httpx.HTTPError:
         return False
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float = 300) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {timeout_s:g} s in vain for {what}")
-        time.sleep(0.2)

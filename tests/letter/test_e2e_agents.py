@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fresh_clone import FreshClone, answers, wait_until
+from fresh_clone import FreshClone, answers
 from letter_stage import APPWORLD, DOWNLOAD, MATH, Table, experiment
+from waiting import eventually
 
 from astune.runs import RunDirectory, balance_of, resolve_run
 
@@ -45,7 +46,7 @@ def debugged(clone: FreshClone, line: str, experiment: str) -> tuple[str, float]
     """Type a debug command with a viewer: the page answers while it runs, and its last line opens the episode later."""
     begun = time.monotonic()
     with clone.started(line) as process:
-        wait_until(lambda: answers(VIEWER) or process.poll() is not None, "the viewer")
+        eventually(lambda: answers(VIEWER) or process.poll() is not None, "the viewer", 300)
         answered = answers(VIEWER)
         out, _ = process.communicate(timeout=1800)
     assert process.returncode == 0, out

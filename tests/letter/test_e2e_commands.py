@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from debug_session import DebugSession
-from fresh_clone import FreshClone, answers, wait_until
+from fresh_clone import FreshClone, answers
 from letter_stage import MATH, ROOT, Table, documented_commands
 from test_end_message import Gateway
 from viewer_stage import make_episode, write_run
+from waiting import eventually
 
 from benchmarks.chromium import CHROMIUM, FLAGS
 
@@ -90,7 +91,7 @@ def test_appworlds_service_alone_stays_until_ctrl_c(clone: FreshClone, with_appw
     with_appworld(clone)
     url = "http://127.0.0.1:8080/healthz"
     with clone.started("exec python launcher.py --with-appworld") as process:
-        wait_until(lambda: answers(url) or process.poll() is not None, "the service")
+        eventually(lambda: answers(url) or process.poll() is not None, "the service", 300)
         assert answers(url), process.communicate()[0]
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

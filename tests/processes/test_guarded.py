@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_helpers import commands_with, eventually, python, with_marker
+from launcher_helpers import commands_with, python, with_marker
+from waiting import eventually
 
 from astune.processes.guarded import GuardedProcess
 

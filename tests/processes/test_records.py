@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher_helpers import eventually, python, with_marker
+from launcher_helpers import python, with_marker
+from waiting import eventually
 
 from astune.cli.app import run
 from astune.processes.guarded import GuardedProcess

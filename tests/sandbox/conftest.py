@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -79,18 +78,6 @@ def processes_called(marker: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {timeout_s} s"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def running() -> Callable[[str], list[int]]:
     return processes_called
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    return wait_until

@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 from attempts import ATTEMPT
+from waiting import eventually
 
 from astune.sandbox.interpreter import readable_folders
 
@@ -256,7 +257,7 @@ import os; os._exit(0)
     assert int(result.stdout) == (1 if box.backend == "zygote-landlock" else box.sandbox.config.processes)
 
 
-def test_processes_cannot_be_traced_read_or_signalled(box, victim, until):
+def test_processes_cannot_be_traced_read_or_signalled(box, victim):
     attack(
         box,
         f"""
@@ -308,10 +309,10 @@ def test_the_parent_survives_all_signals(box):
         assert box.run("print('fine')").stdout == "fine\n"
 
 
-def test_a_call_that_ends_leaves_no_process_behind(box, running, until):
+def test_a_call_that_ends_leaves_no_process_behind(box, running):
     marker = f"left-behind-{uuid.uuid4().hex}"
     mine = subprocess.Popen(["sh", "-c", "sleep 60; :", marker])
-    until(lambda: running(marker), "a process that the search can find")
+    eventually(lambda: running(marker), "a process that the search can find")
     mine.kill()
     mine.wait()
     result = box.run(
@@ -562,7 +563,7 @@ with open("file", "wb+") as file:
 
 
 @pytest.mark.slow
-def test_the_kernel_ends_a_call_before_anybody_else_where_memory_runs_out(any_box, until):
+def test_the_kernel_ends_a_call_before_anybody_else_where_memory_runs_out(any_box):
     """Seen from outside: the score of the process that sleeps inside."""
     code = "import time; time.sleep(3)"
     before, began = _scores(), set[int]()
@@ -573,7 +574,7 @@ def test_the_kernel_ends_a_call_before_anybody_else_where_memory_runs_out(any_bo
 
     with ThreadPoolExecutor() as pool:
         call = pool.submit(any_box.run, code)
-        until(lambda: seen() or call.done(), "a process that is ended first")
+        eventually(lambda: seen() or call.done(), "a process that is ended first")
         assert 1000 in began
         assert call.result().ended_by == "exit"
     assert int(Path("/proc/self/oom_score_adj").read_text()) < 1000

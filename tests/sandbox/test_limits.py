@@ -14,6 +14,7 @@ import uuid
 
 import numpy as np
 import pytest
+from waiting import eventually
 
 from astune.sandbox import Sandbox, SandboxConfig
 from astune.sandbox.inside import family
@@ -229,7 +230,7 @@ print({0}, os.listdir("."))
     assert [result.stdout for result in results] == [f"{number} ['{number}']\n" for number in range(12)]
 
 
-def test_a_call_that_is_given_up_ends(any_box, running, until):
+def test_a_call_that_is_given_up_ends(any_box, running):
     marker = f"given-up-{uuid.uuid4().hex}"
 
     async def give_up():
@@ -237,16 +238,16 @@ def test_a_call_that_is_given_up_ends(any_box, running, until):
         if any_box.backend == "zygote-landlock":  # a shell needs processes
             code = f"import os, sys; os.execv(sys.executable, ['x', '-c', 'import time; time.sleep(60)', {marker!r}])"
         task = asyncio.ensure_future(any_box.sandbox.run(code))
-        await asyncio.to_thread(until, lambda: running(marker), "the start of the code")
+        await asyncio.to_thread(eventually, lambda: running(marker), "the start of the code")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(give_up())
-    until(lambda: not running(marker), "the end of the call")
+    eventually(lambda: not running(marker), "the end of the call")
 
 
-def test_a_parent_killed_outright_leaves_nothing_behind(any_box, running, until, tmp_path):
+def test_a_parent_killed_outright_leaves_nothing_behind(any_box, running, tmp_path):
     marker = f"orphan-{uuid.uuid4().hex}"
     script = tmp_path / "parent.py"
     script.write_text(
@@ -262,7 +263,7 @@ def test_a_parent_killed_outright_leaves_nothing_behind(any_box, running, until,
     )
     parent = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
     try:
-        until(lambda: len(running(marker)) > 0 or parent.poll() is not None, "the start of the code")
+        eventually(lambda: len(running(marker)) > 0 or parent.poll() is not None, "the start of the code")
         assert parent.poll() is None, parent.stderr and parent.stderr.read()
     finally:
         parent.kill()
@@ -271,7 +272,7 @@ def test_a_parent_killed_outright_leaves_nothing_behind(any_box, running, until,
         for process in running(marker):
             os.kill(process, signal.SIGKILL)
         pytest.skip("rlimits: nothing ends a process whose parent was killed")
-    until(lambda: not running(marker), "the end of the code")
+    eventually(lambda: not running(marker), "the end of the code")
 
 
 async def test_a_zygote_that_was_killed_is_replaced():

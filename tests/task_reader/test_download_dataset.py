@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from dataset_making import write_files
 from hub_mirror import mirror
+from waiting import eventually
 
 from astune.config import load_config
 from astune.config.schema import HuggingFaceReaderConfig, TaskReaderConfig
@@ -43,13 +43,6 @@ def run(folder: Path, *words: str, **environment: str) -> tuple[int, str, str]:
     process = start(folder, *words, **environment)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -94,7 +87,7 @@ def test_a_download_that_is_ended_goes_on_where_it_was(tmp_path, end, status):
     with mirror(a__b=FILES) as hub:
         hub.break_after, hub.hold = [500_000], threading.Event()
         first = start(tmp_path, "--target=a/b", HF_ENDPOINT=hub.address)
-        wait_for(lambda: part.is_file() and part.stat().st_size > 400_000, "the first bytes")
+        eventually(lambda: part.is_file() and part.stat().st_size > 400_000, "the first bytes")
         first.send_signal(end)
         _, err = first.communicate(timeout=20)
         hub.hold.set()
