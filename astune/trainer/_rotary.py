@@ -81,9 +81,8 @@ def _apply(
         fits = fits and same and tensor.dim() == 4 and (1, *tensor.shape[2:]) == cos.shape and len(tensor) == 1
     if kernels is None or not fits:
         return original(query, key, cos, sin, *more, **named)
-    return cast(Tensor, _Rotation.apply(query, cos, sin, kernels)), cast(
-        Tensor, _Rotation.apply(key, cos, sin, kernels)
-    )
+    apply = cast(Callable[..., Tensor], _Rotation.apply)
+    return apply(query, cos, sin, kernels), apply(key, cos, sin, kernels)
 
 
 class _Rotation(torch.autograd.Function):
