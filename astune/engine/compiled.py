@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 _COMPILER = "gcc"
 """The sources use its vector extensions."""
 _HEADERS = Path(__file__).parent
-_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+_LINKING = ["-shared", "-fPIC", "-Wl,-Bsymbolic"]
 
 
 _TIMEOUT_S = 120
@@ -56,9 +57,9 @@ def compiled(source: Path, *flags: str, doing: str, library: type[ctypes.CDLL] =
 
 def _library(source: Path, flags: tuple[str, ...]) -> Path:
     """Return the cached library if this source was compiled for this processor by this compiler."""
-    command = [_COMPILER, *_FLAGS, *flags]
+    command = [_COMPILER, *_FLAGS, *_LINKING, *flags]
     target = _output([_COMPILER, "--version"]) + _output([_COMPILER, "-march=native", "-Q", "--help=target"])
-    texts = [each.read_text() for each in (source, *sorted(_HEADERS.glob("*.h")))]
+    texts = [each.read_text() for each in (source, *sorted(_HEADERS.glob("*.h")), *sorted(source.parent.glob("*.c")))]
     key = hashlib.sha256("\n".join([*texts, *command, target]).encode()).hexdigest()
     library = cache_dir() / "kernels" / f"{key[:16]}.so"
     if not library.exists():

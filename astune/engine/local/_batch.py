@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local._adapters import PolicyRows
-from astune.engine.local.attention import Rule, Segment, Way, parts_of, way_of, way_of_each
+from astune.engine.local.attention import Rule, Segment, Tokens, Way, parts_of, way_of, way_of_each
 from astune.engine.local.slots import PIECE_TOKENS, Slot, SlotCache
 
 
@@ -94,6 +94,13 @@ class PackedBatch:
         ]
         out_NHD = outs[0] if len(outs) == 1 else torch.cat(outs)
         return F.pad(out_NHD, (0, 0, 0, 0, 0, self._padding)) if self._padding else out_NHD
+
+    def tokens(self, rule: Rule) -> Tokens | None:
+        """The attention of all rows where each token attends alone, alike in every layer."""
+        if len(self._parts) > 1 or self._padding:
+            return None
+        way = self._way(0, self.cache.keys[0], self.cache.values[0], rule)
+        return way if isinstance(way, Tokens) else None
 
     def _way(self, index: int, keys: Tensor, values: Tensor, rule: Rule) -> Way:
         """Attention of a part in layers of this kind."""

@@ -62,7 +62,7 @@ class _Adapters(NamedTuple):
     kept: list[Tensor]
 
 
-class _Packed:
+class Packed:
     """A layer for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
 
     is_row_invariant = True
@@ -77,6 +77,16 @@ class _Packed:
         missing = len(self._weight) - self._outputs
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
         self._adapters: _Adapters | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the largest adapter, padded to whole panels; 0 without adapters."""
+        return self._adapters.ranks if self._adapters else 0
+
+    def entry(self) -> list[int]:
+        """`Linear` of `decoder.c`, until new adapters are loaded."""
+        table = self._adapters.table.data_ptr() if self._adapters else 0
+        return [self._weight.data_ptr(), _address(self._bias) or 0, table, self.ranks]
 
     def _packed(self, weight_EI: Tensor) -> Tensor:
         weight_EI = weight_EI.contiguous()
@@ -144,7 +154,7 @@ class _Packed:
         return out
 
 
-class PackedProduct(_Packed):
+class PackedProduct(Packed):
     """y = x W^T + b."""
 
     def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
@@ -154,7 +164,7 @@ class PackedProduct(_Packed):
         return self._times(x_NI, self._outputs, rows, other_NE.contiguous())
 
 
-class GatedProduct(_Packed):
+class GatedProduct(Packed):
     """silu(x G^T) * (x U^T), rounded once: a panel has the same columns of both."""
 
     def __init__(self, gate_EI: Tensor, up_EI: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:

@@ -68,17 +68,18 @@ class Tokens:
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         self._attend = kernels(keys.dtype).attend
         tokens = [(one, length) for one in segments for length in range(one.past + 1, one.length + 1)]
-        self._slots = torch.tensor([one.slot for one, _ in tokens])
-        self._lengths = torch.tensor([length for _, length in tokens])
-        self._prefixes = torch.tensor([one.prefix for one, _ in tokens])
-        self._shared = torch.tensor([one.shared for one, _ in tokens])
-        self._scores = room_for_scores(max(segment.length for segment in segments))
+        slots = torch.tensor([one.slot for one, _ in tokens])
+        lengths = torch.tensor([length for _, length in tokens])
+        prefixes = torch.tensor([one.prefix for one, _ in tokens])
+        shared = torch.tensor([one.shared for one, _ in tokens])
+        self.places = slots, lengths, prefixes, shared
+        """[tokens] each."""
+        self.scores = room_for_scores(max(segment.length for segment in segments))
 
     def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
         window = _NO_WINDOW if rule.window is None else rule.window
-        places = self._slots, self._lengths, self._prefixes, self._shared
         return self._attend(
-            q_NHD, keys, values, places, scale=rule.scale, window=window, softcap=rule.softcap, scores=self._scores
+            q_NHD, keys, values, self.places, scale=rule.scale, window=window, softcap=rule.softcap, scores=self.scores
         )
 
 

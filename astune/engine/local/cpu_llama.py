@@ -20,6 +20,7 @@ from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.engine.local._cpu_linear import Gate, Linear
 from astune.engine.local.attention import Rule
+from astune.engine.local.decoder import CompiledDecoder, DecoderLayer, DecoderShape
 from astune.engine.local.kernels import are_available, can_attend_to, kernels
 from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
@@ -133,6 +134,7 @@ class CpuLlama:
         if self._tied:
             self._linears["lm_head"] = _cpu_linear.linear(self._tensors["model.embed_tokens.weight"])
         self._give_adapters()
+        self._decoder = self._compiled_decoder()
 
     def _pack(self, group: str, parts: list[Tensor]) -> None:
         """Weights come first, then as many biases or none."""
@@ -145,6 +147,7 @@ class CpuLlama:
             self._linears[group] = _cpu_linear.linear(torch.cat(weights), torch.cat(biases) if biases else None)
 
     def drop(self) -> None:
+        self._decoder = None
         self._tensors.clear()
         self._linears.clear()
         self._gates.clear()
@@ -163,8 +166,11 @@ class CpuLlama:
         x = F.embedding(batch.input_ids, self._tensors["model.embed_tokens.weight"])
         angles = self.angles(batch.positions)
         rows = AdapterRows(list(self._adapters), batch.policies, len(x)) if self._adapters else None
-        for layer in range(self._layers):
-            x = self.layer(layer, x, angles, batch, rows)
+        if self._decoder and (tokens := batch.tokens(self._rule)):
+            x = self._decoder(x, angles, batch, tokens, rows)
+        else:
+            for layer in range(self._layers):
+                x = self.layer(layer, x, angles, batch, rows)
         return self.logits(self.norm(x[batch.logit_rows]))
 
     def angles(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,6 +220,7 @@ class CpuLlama:
         require_known(adapters, known, "the in-process engine's Llama")
         self._adapters |= copied(adapters, self._dtype, torch.device("cpu"))
         self._give_adapters()
+        self._decoder = self._compiled_decoder()
 
     def _give_adapters(self) -> None:
         if not self._adapters:
@@ -226,6 +233,22 @@ class CpuLlama:
                     for adapter in self._adapters.values()
                 ]
             )
+
+    def _compiled_decoder(self) -> CompiledDecoder | None:
+        """All layers as one function, over the tensors that are loaded now."""
+        inner_width = self._shapes["model.layers.0.mlp.down_proj.weight"][1]
+        sizes = (self._tensors["model.norm.weight"].numel(), self._heads, self._kv_heads, self._dim, inner_width)
+        shape = DecoderShape(*sizes, self._eps, self._rule.scale)
+        return CompiledDecoder.of(shape, [self._decoder_layer(n) for n in range(self._layers)], len(self._adapters))
+
+    def _decoder_layer(self, layer: int) -> DecoderLayer:
+        norms, prefix = self._tensors, f"model.layers.{layer}"
+        return DecoderLayer(
+            norms[f"{prefix}.input_layernorm.weight"],
+            self._head_norms(prefix),
+            norms[f"{prefix}.post_attention_layernorm.weight"],
+            [(self._gates if name == "gate_up" else self._linears)[f"{layer}.{name}"] for name in _LINEARS],
+        )
 
     def _columns_of(self, names: Iterable[str]) -> list[_Columns]:
         """The linear layers of a product, in order."""
