@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -215,6 +216,14 @@ def test_what_fails_in_a_library_is_placed_in_the_agent_and_shown_from_there(fol
     assert any(set(text.strip()) == {"^"} for text in shown)
 
 
+def at_rest(thread: psutil.Process, switches: list[Any]) -> bool:
+    """Return whether it has waited for one and the same thing since the last look. A wait for the GIL, in which `input`
+    discards what a signal handler raises, begins anew every 5 ms.
+    """
+    switches.append(thread.num_ctx_switches())
+    return thread.status() == psutil.STATUS_SLEEPING and switches[-1:] == switches[-2:-1]
+
+
 @pytest.mark.parametrize("leaving", [b"q\n", b"\x03"])
 def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
     with on_a_terminal(
@@ -225,7 +234,8 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
     ):
         read_until(terminal, "(Pdb)")
         main_thread = psutil.Process(process.pid)  # Python's prompt loses a Ctrl-C that comes before it waits
-        eventually(lambda: main_thread.status() == psutil.STATUS_SLEEPING, "a prompt that waits", 120, process=process)
+        switches = []
+        eventually(lambda: at_rest(main_thread, switches), "a prompt that waits", 120, process=process, every_s=0.1)
         os.write(terminal, leaving)
         out = read_until(terminal, "what was recorded is in")
         assert process.wait(60) == 130
