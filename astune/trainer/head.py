@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astune.engine.local.grammar import Bits, forbid_others
-from astune.engine.local.softmax import exp_, row_sums
+from astune.engine.local.softmax import exp_, row_sums, softmax_kernels
 from astune.trainer.loss import LossSums
 from astune.trainer.master_weights import add_up
 
@@ -171,7 +171,7 @@ class Head:
         out = self._product(hidden_CD, buffer) if self.product is None else self.product(hidden_CD)
         if masks is not None:
             masks.apply(out, self._rows_per_block)
-        return out
+        return out.contiguous()
 
     def _product(self, hidden_CD: Tensor, buffer: Tensor | None) -> Tensor:
         rows = len(hidden_CD)
@@ -180,6 +180,8 @@ class Head:
         return out if self.bias_V is None else out.add_(self.bias_V)
 
     def _softmax(self, logits_CV: Tensor) -> Softmax:
+        if kernels := softmax_kernels(logits_CV):
+            return Softmax(logits_CV, *kernels.statistics(logits_CV, self.temperature))
         top_C = logits_CV.amax(dim=-1).to(torch.promote_types(logits_CV.dtype, torch.float32))
         lse: list[Tensor] = []
         entropy: list[Tensor] = []
@@ -204,10 +206,16 @@ class Head:
 
         The two parts of a target meet in float32: of a token of probability 0.997 bfloat16 would leave nothing.
         """
-        slope_C = torch.zeros_like(softmax.top_C).index_add_(0, targets.row_E, slope_E)
+        none_C = torch.zeros_like(softmax.top_C)
         entropy_slope_C = None
         if entropy_slope_E is not None:
-            entropy_slope_C = torch.zeros_like(slope_C).index_add_(0, targets.row_E, entropy_slope_E)
+            entropy_slope_C = none_C.index_add(0, targets.row_E, entropy_slope_E)
+        if kernels := softmax_kernels(softmax.logits_CV):
+            statistics = (softmax.top_C, softmax.lse_C, softmax.entropy_C)
+            by = (targets.row_E, targets.token_E)
+            kernels.into_gradient(softmax.logits_CV, self.temperature, statistics, by, slope_E, entropy_slope_C)
+            return
+        slope_C = none_C.index_add(0, targets.row_E, slope_E)
         blocks = self._blocks(softmax.logits_CV, softmax.top_C)
         chunks = targets.chunks(len(slope_C), self._rows_per_block)
         for (rows, logits_BV), (_, tokens, block) in zip(blocks, chunks, strict=True):

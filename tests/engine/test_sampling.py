@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,15 @@ from hypothesis import strategies as st
 from astune.engine.local._sampling import random_stream, sample
 from astune.engine.local.softmax import exp_
 from astune.schema import SamplingParams
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", pytest.param("torch", marks=pytest.mark.slow)])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways to sample: the compiled function, and torch's operators."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setattr("astune.engine.local._sampling.softmax_kernels", lambda _: None)
+        yield
 
 
 def draws(logits: list[float], params: SamplingParams, count: int) -> Counter[int]:

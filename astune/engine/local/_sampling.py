@@ -6,6 +6,7 @@ distribution. One draw a token costs nothing, where noise over the whole vocabul
 
 from __future__ import annotations
 
+import math
 import random
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.local.softmax import blocks, cumulative, exp_
+from astune.engine.local.softmax import blocks, cumulative, exp_, softmax_kernels
 from astune.schema import SamplingParams
 
 
@@ -31,25 +32,28 @@ def random_stream(seed: int | None) -> random.Random:
 
 def sample(logits_BV: Tensor, params: list[SamplingParams], streams: list[random.Random]) -> list[Sampled]:
     """A token a row; log-probabilities in float32 under the distribution that was sampled from."""
+    logits_BV = _truncated(logits_BV, params)
+    temperatures = [1.0 if p.truncates else p.temperature or 1.0 for p in params]
+    draws = [stream.random() if p.temperature else -1.0 for p, stream in zip(params, streams, strict=True)]
+    kernels = softmax_kernels(logits_BV)
+    drawn = kernels.draw if kernels else _draw
+    tokens, logprobs = drawn(logits_BV.contiguous(), temperatures, draws)
+    return [Sampled(*row, math.isfinite(row[1])) for row in zip(tokens, logprobs, strict=True)]
+
+
+def _draw(logits_BV: Tensor, temperatures: list[float], draws: list[float]) -> tuple[list[int], list[float]]:
+    """`SoftmaxKernels.draw` by torch's operators."""
     top_B1 = logits_BV.amax(dim=1, keepdim=True).float()
-    temperature_B = torch.tensor([p.temperature or 1.0 for p in params], device=logits_BV.device)
+    temperature_B = torch.tensor(temperatures, device=logits_BV.device)
     tempered_BV = logits_BV.to(torch.float32, copy=True).sub_(top_B1)
-    if any(p.temperature not in (0.0, 1.0) for p in params):
+    if any(temperature != 1 for temperature in temperatures):
         tempered_BV /= temperature_B[:, None]
-    for row, p in enumerate(params):
-        if p.truncates and p.temperature:
-            tempered_BV[row] = _truncated(tempered_BV[row], p)
     weights_BNM = blocks(exp_(tempered_BV))
-    draws_B = torch.tensor([stream.random() for stream in streams], dtype=torch.float64)
-    tokens_B, total_B = _inverse_transform(weights_BNM, draws_B)
-    greedy = [row for row, p in enumerate(params) if p.temperature == 0]
-    if greedy:
+    tokens_B, total_B = _inverse_transform(weights_BNM, torch.tensor(draws, dtype=torch.float64))
+    if greedy := [row for row, number in enumerate(draws) if number < 0]:
         tokens_B[greedy] = logits_BV[greedy].argmax(dim=1)
     chosen_B = (logits_BV.gather(1, tokens_B[:, None])[:, 0].float() - top_B1[:, 0]) / temperature_B
-    logprobs_B = (chosen_B - total_B.log()).clamp_(max=0.0)
-    finite_B = torch.isfinite(total_B) & torch.isfinite(logprobs_B)
-    rows = zip(tokens_B.tolist(), logprobs_B.tolist(), finite_B.tolist(), strict=True)
-    return [Sampled(*row) for row in rows]
+    return tokens_B.tolist(), (chosen_B - total_B.log()).clamp_(max=0.0).tolist()
 
 
 def _inverse_transform(weights_BNM: Tensor, draws_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +80,21 @@ def _locate(cumulative_BN: Tensor, target_B: Tensor) -> tuple[Tensor, Tensor]:
     return index_B, target_B - before_B
 
 
-def _truncated(logits_V: Tensor, params: SamplingParams) -> Tensor:
+def _truncated(logits_BV: Tensor, params: list[SamplingParams]) -> Tensor:
+    """Logits in which the rows that are sampled from a part of their tokens have that alone, with the temperature
+    applied.
+    """
+    rows = [row for row, p in enumerate(params) if p.truncates and p.temperature]
+    if rows:
+        logits_BV = logits_BV.float()
+        for row in rows:
+            logits_BV[row] = _most_likely(
+                (logits_BV[row] - logits_BV[row].max()) / params[row].temperature, params[row]
+            )
+    return logits_BV
+
+
+def _most_likely(logits_V: Tensor, params: SamplingParams) -> Tensor:
     """Keep the `top_k` most likely tokens, and of those the fewest that hold `top_p` of the probability.
 
     Where these are not finite all are kept, so that it is noticed.

@@ -5,6 +5,7 @@
    Layouts are row-major; head dimensions are multiples of LANES. */
 
 #include "element.h"
+#include "exponential.h"
 #include <math.h>
 #include <omp.h>
 
@@ -33,21 +34,6 @@ INLINE Lanes loaded(const Element *x) {
 #else
 INLINE Lanes loaded(const Element *x) { return *(const Floats *)x; }
 #endif
-
-/* exp(x) for x <= 0, by the coefficients of Cephes' expf; not a number stays one. */
-INLINE float exp_of_negative(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    const float n = rintf(x * 1.44269504f);
-    const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    union { int32_t bits; float value; } power = {((int32_t)n + 127) << 23};
-    return (p * r * r + r + 1.0f) * power.value;
-}
 
 INLINE void norm(const Element *x, const Element *weight, Element *out, int64_t dim, float eps) {
     float squares = 0;
