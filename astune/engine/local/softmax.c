@@ -45,7 +45,7 @@ INLINE void tempered(const Element *logits, int64_t count, float top, float temp
 INLINE float weight_of(float x) { return x < NONE ? 0.0f : exp_of_negative(x); }
 
 /* The exponentials of x [BLOCK]; returns their sum. One function, whose last bits do not depend on its caller. */
-static __attribute__((noinline)) float weigh(const float *x, float *weights) {
+static __attribute__((noinline)) float exponentiate(const float *x, float *weights) {
     float sums[LANES] = {0};
     for (int i = 0; i < BLOCK; i++) weights[i] = weight_of(x[i]);
     for (int i = 0; i < BLOCK; i += LANES)
@@ -72,7 +72,7 @@ void statistics(const Element *logits, int64_t rows, int64_t vocabulary, float t
         double total = 0, first_moment = 0;
         for (int64_t start = 0; start < vocabulary; start += BLOCK) {
             tempered(own + start, vocabulary - start, top, temperature, x);
-            total += weigh(x, weights);
+            total += exponentiate(x, weights);
             first_moment += moment(x, weights);
         }
         tops[row] = top;
@@ -149,7 +149,7 @@ void draw(const Element *logits, int64_t rows, int64_t vocabulary, const float *
         double *cumulative = sums + omp_get_thread_num() * blocks, total = 0, inside[BLOCK];
         for (int64_t block = 0; block < blocks; block++) {
             tempered(own + block * BLOCK, vocabulary - block * BLOCK, top, temperature, x);
-            cumulative[block] = total += weigh(x, weights);
+            cumulative[block] = total += exponentiate(x, weights);
         }
         int64_t token = 0;
         if (draws[row] < 0) {
@@ -158,7 +158,7 @@ void draw(const Element *logits, int64_t rows, int64_t vocabulary, const float *
             double rest = draws[row] * total;
             const int64_t start = located(cumulative, blocks, &rest) * BLOCK;
             tempered(own + start, vocabulary - start, top, temperature, x);
-            weigh(x, weights);
+            exponentiate(x, weights);
             double sum = 0;
             for (int i = 0; i < BLOCK; i++) inside[i] = sum += weights[i];
             token = least(start + located(inside, BLOCK, &rest), vocabulary - 1);
