@@ -146,6 +146,8 @@ class Group:
         self._at = torch.tensor(at, device=device)
         self._last = torch.tensor(last, device=device)
         self._masks: dict[tuple[torch.dtype, int | None], Tensor] = {}
+        self._rows: dict[int, Tensor] = {}
+        """Rows of a buffer that a copy consists of, by the number of key heads."""
 
     def _slots_of_tokens(self, segments: Sequence[Segment]) -> Tensor:
         """[places, length]: which slot holds each token of a place."""
@@ -158,10 +160,12 @@ class Group:
         if self._slot_of_token is None:
             return buffer[self._slots, :, : self._length]
         _, kv_heads, capacity, dim = buffer.shape
-        heads = torch.arange(kv_heads, device=buffer.device)[:, None]
-        row = (self._slot_of_token[:, None] * kv_heads + heads) * capacity
-        row = row + torch.arange(self._length, device=buffer.device)
-        return buffer.view(-1, dim).index_select(0, row.flatten()).view(*row.shape, dim)
+        if kv_heads not in self._rows:
+            heads = torch.arange(kv_heads, device=buffer.device)[:, None]
+            first = (self._slot_of_token[:, None] * kv_heads + heads) * capacity
+            self._rows[kv_heads] = (first + torch.arange(self._length, device=buffer.device)).flatten()
+        copy = buffer.view(-1, dim).index_select(0, self._rows[kv_heads])
+        return copy.view(self._places, kv_heads, self._length, dim)
 
     def _mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
         """0 where a query may look and -inf elsewhere, [places, 1, n, 1, length]."""
