@@ -1,7 +1,9 @@
-"""The key-value cache: one slot a sequence, all slots as long as the longest one needs now, within a memory budget.
+"""The key-value cache: one slot a sequence, all of one length, within a memory budget.
 
-The buffers have no unused columns beyond that, because matrix products over them would have to copy the used
-part first (measured: half the time of a decoding step). A slot remembers which tokens its keys and values
+Compiled kernels read a slot in place, as far as it is filled, and memory is taken by what is written: there, slots are
+as many and as long from the beginning as the budget allows. Elsewhere they are as long as the longest one needs now,
+because matrix products over unused columns would have to copy the used part first (measured: half the time of a
+decoding step). A slot remembers which tokens its keys and values
 belong to. A new prompt takes over the slot that begins with the most of its tokens, or shares that beginning: compiled
 kernels read it in place, once for a whole group; elsewhere it is copied. The cache knows nothing of requests or
 sampling.
@@ -27,8 +29,8 @@ PIECE_TOKENS = 64
 _CAPACITY_STEP = 64
 """Slots grow in steps of this many tokens: seldom enough to cost nothing, often enough to compute little padding."""
 _FIRST_SLOTS = 8
-"""Slots are added as they are needed, this many at least or a quarter, so that a short chat does not touch the whole
-budget."""
+"""Where every slot takes memory they are added as they are needed, this many at least or a quarter, so that a short chat
+does not touch the whole budget."""
 _LEAST_SHARED = 64
 """Tokens of a beginning that is shared; a shorter one is copied."""
 
@@ -78,7 +80,7 @@ class SlotCache:
         max_slots: int,
         shares: bool = False,
     ) -> None:
-        """`shares`: shared beginnings are read in place."""
+        """`shares`: slots are read in place, and with them the beginnings that they share with others."""
         self._shapes = shapes
         self._shares = shares
         self._dtype = dtype
@@ -96,6 +98,8 @@ class SlotCache:
         """Forget everything, and give the memory back."""
         self.capacity = 0
         self.slots: list[Slot] = []
+        self._places = 0
+        """Slots that the buffers have room for."""
         self.keys = [torch.empty(0) for _ in self._shapes]
         self.values = [torch.empty(0) for _ in self._shapes]
 
@@ -120,7 +124,8 @@ class SlotCache:
         if (len(busy) + 1) * self._rounded(longest) > self.max_tokens or len(busy) == self._max_slots:
             return None
         if not self.slots:
-            capacity = self._rounded(1)
+            share = self.max_tokens // self._max_slots // _CAPACITY_STEP * _CAPACITY_STEP
+            capacity = self._rounded(share if self._shares else 1)
             self._resize([], min(_FIRST_SLOTS, self._slot_limit(capacity)), capacity)
         if source is not None and not source.busy and shared == len(source.tokens):
             slot = source
@@ -163,6 +168,10 @@ class SlotCache:
         if length <= self.capacity:
             return
         capacity = self._rounded(length)
+        if self._shares:  # once as long as it may become, unless others had to go for it
+            longest = max((slot.total for slot in self.slots if slot.busy), default=length)
+            room = self.max_tokens // len(self.slots) // _CAPACITY_STEP * _CAPACITY_STEP
+            capacity = max(capacity, min(self._rounded(longest), room))
         limit = self._slot_limit(capacity)
         by_use = sorted(self.slots, key=lambda slot: (slot.busy, slot.last_used), reverse=True)
         for slot in by_use[limit:]:
@@ -187,7 +196,9 @@ class SlotCache:
             self._resize(self.slots, count, self._rounded(max(len(slot.tokens) for slot in self.slots)))
             limit = self._slot_limit(self.capacity)
         if count < limit and (count < limit // 2 or not closed):
-            self._resize(self.slots, min(count + max(_FIRST_SLOTS, count // 4), limit), self.capacity)
+            if count == self._places:
+                self._resize(self.slots, min(count + max(_FIRST_SLOTS, count // 4), limit), self.capacity)
+            self.slots.append(Slot(count))
             return self.slots[count]
         read = {id(slot.prefix) for slot in self.slots}
         closed = [slot for slot in closed if id(slot) not in read] or closed
@@ -236,18 +247,23 @@ class SlotCache:
             if other.prefix is slot:
                 self._take_copy(other)
 
-    def _resize(self, kept: list[Slot], count: int, capacity: int) -> None:
-        """Move the kept slots to the front of new buffers, one layer at a time, and only what they hold themselves."""
+    def _resize(self, kept: list[Slot], places: int, capacity: int) -> None:
+        """Move the kept slots to the front of new buffers, one layer at a time, and only what they hold themselves.
+
+        The buffers get room for `places`, or for as many as there can be where that takes no memory.
+        """
+        places = self._slot_limit(capacity) if self._shares else places
         held = [(place, slot.index, slot.shared, len(slot.tokens)) for place, slot in enumerate(kept)]
         for layer, (kv_heads, key_dim, value_dim) in enumerate(self._shapes):
             for buffers, dim in ((self.keys, key_dim), (self.values, value_dim)):
-                new = zeros((count, kv_heads, capacity, dim), self._dtype, self._device)
+                new = zeros((places, kv_heads, capacity, dim), self._dtype, self._device)
                 for place, index, first, end in held:
                     new[place, :, first:end] = buffers[layer][index, :, first:end]
                 buffers[layer] = new
         for position, slot in enumerate(kept):
             slot.index = position
-        self.slots = kept + [Slot(position) for position in range(len(kept), count)]
+        self.slots = list(kept)
+        self._places = places
         self.capacity = capacity
 
     def _copy(self, source: int, target: int, first: int, end: int) -> None:
