@@ -29,8 +29,8 @@ PIECE_TOKENS = 64
 _CAPACITY_STEP = 64
 """Slots grow in steps of this many tokens: seldom enough to cost nothing, often enough to compute little padding."""
 _FIRST_SLOTS = 8
-"""Where every slot takes memory they are added as they are needed, this many at least or a quarter, so that a short chat
-does not touch the whole budget."""
+"""Places that are added where each takes memory, this many at least or a quarter more: a short chat does not touch the
+whole budget."""
 _LEAST_SHARED = 64
 """Tokens of a beginning that is shared; a shorter one is copied."""
 
