@@ -1,6 +1,6 @@
 """Answers that a server breaks off, and the groups of a step, with verl's own classes; runs in verl's environment.
 
-On output: {"completion": {...}, "cached", "asked": [{"prompt", "max_tokens", "seed"}, ...], "picked": {...},
+On output: {"completion": {...}, "stats": {...}, "asked": [{"prompt", "max_tokens", "seed"}, ...], "picked": [...],
             "in a form": {"completion": {...}, "asked": [...]}}
 """
 
@@ -43,10 +43,10 @@ class Client(LLMServerClient):
     def _release_server(self, server_id: str, request_id: str | None = None) -> None: ...
 
     async def _answer(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
-        told = {name: sampling_params[name] for name in ("max_tokens", "seed")}
+        given = {name: sampling_params[name] for name in ("max_tokens", "seed")}
         if "structured_outputs" in sampling_params:
-            told["regex"] = sampling_params["structured_outputs"].regex
-        self.asked.append({"prompt": list(prompt_ids), **told})
+            given["regex"] = sampling_params["structured_outputs"].regex
+        self.asked.append({"prompt": list(prompt_ids), **given})
         token_ids, logprobs, reason, version = next(self._answers)
         extra = {"global_steps": version, "num_cached_tokens": 7 * len(self.asked)}
         return TokenOutput(token_ids=token_ids, log_probs=logprobs, stop_reason=reason, extra_fields=extra)
