@@ -4,6 +4,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 #ifdef BFLOAT16
 typedef uint16_t Element;
 

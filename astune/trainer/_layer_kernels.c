@@ -6,15 +6,13 @@
    one thread in one order, whatever the number of threads. Layouts are row-major but where strides are given. */
 
 #include "element.h"
-#include <math.h>
+#include "exponential.h"
 
 #ifdef __AVX512F__
 #pragma GCC target("prefer-vector-width=512") /* a quarter faster than half of it, which is what gcc prefers */
 #endif
 #define FEW 16384 /* numbers for one thread */
 #define RUN 4096  /* numbers that a thread takes at once where rows do not matter */
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 INLINE void scaled(const Element *restrict x, const Element *restrict weight, Element *restrict out, float scale,
                    int64_t dim) {
@@ -71,20 +69,13 @@ void norm_backward(const Element *restrict x, const Element *restrict weight, co
     }
 }
 
-/* e^x by the coefficients of Cephes' expf, also where it is subnormal or infinite; not a number stays one. */
+/* e^x, also where it is subnormal or infinite; not a number stays one. */
 INLINE float exponential(float x) {
     x = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
     const float n = rintf(x * 1.44269504f);
-    const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
     const int32_t half = (int32_t)n >> 1, rest = (int32_t)n - half; /* 2^n itself may be no number */
     union { int32_t bits; float value; } low = {(half + 127) << 23}, high = {(rest + 127) << 23};
-    return (p * r * r + r + 1.0f) * low.value * high.value;
+    return exp_of_rest(x, n) * low.value * high.value;
 }
 
 /* out [n] = silu(gate), rounded, times up. */

@@ -54,10 +54,10 @@ def held(cache: SlotCache, slot: Slot, position: int) -> list[float]:
     return [float(x) for buffer in (*cache.keys, *cache.values) for x in buffer[owner.index, :, position].flatten()]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_slot_holds_what_its_tokens_say(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "shares"), [(0, True), (1, True), (2, True), (0, False), (1, False)])
+def test_a_slot_holds_what_its_tokens_say(seed: int, shares: bool) -> None:
     rng = random.Random(seed)
-    cache = cache_of(shares=True)
+    cache = cache_of(shares=shares)
     shared = 0
     for turn in range(60):
         prompt = rng.choice(BEGINNINGS) + [rng.randrange(3) + 2000 for _ in range(rng.randrange(1, 30))]
@@ -79,7 +79,47 @@ def test_a_slot_holds_what_its_tokens_say(seed: int) -> None:
             assert one.prefix is None or (one.prefix.prefix is None and one.shared <= len(one.tokens))
             for position in range(0, len(one.tokens), 7):
                 assert set(held(cache, one, position)) == {number_of(list(one.tokens), position)}
-    assert shared > 20
+    assert shared > 20 if shares else shared == 0
+
+
+def play(cache: SlotCache, session: int, turns: int, open_sessions: set[str], *, total: int) -> None:
+    """Turns of a conversation with nothing beside it: 40 tokens each, while up to `total` are set aside."""
+    tokens = list(range(1000 * session, 1000 * session + 40 * turns))
+    source, shared = SlotIndex(cache.slots).longest("", array("q", tokens))
+    slot = cache.take(source, shared, total=total, session=str(session), open_sessions=open_sessions)
+    assert slot is not None
+    compute(cache, slot, tokens[len(slot.tokens) :])
+    cache.release(slot)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_places_are_used_before_conversations_that_ended_are_displaced(shares: bool) -> None:
+    cache = cache_of(shares=shares, tokens=8 * 64, slots=8)
+    for session in range(8):
+        play(cache, session, 1, set(), total=50)
+    assert sorted(slot.tokens[0] for slot in cache.slots) == [1000 * session for session in range(8)]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_tokens_that_are_only_set_aside_displace_no_open_conversation(shares: bool) -> None:
+    cache = cache_of(shares=shares, tokens=6000, slots=64)
+    for session in range(20):
+        for turn in (1, 2, 3):
+            play(cache, session, turn, {str(number) for number in range(20)}, total=2000)
+    assert sorted(len(slot.tokens) for slot in cache.slots) == [120] * 20
+
+
+def test_places_stay_when_slots_become_longer() -> None:
+    """Without kernels each new place is one more copy of all."""
+    cache = cache_of(shares=False, tokens=100_000, slots=64)
+    moves = 0
+    for session in range(40):
+        before = cache.keys[0]
+        play(cache, session, session // 3 + 1, {str(number) for number in range(40)}, total=700)
+        moves += cache.keys[0] is not before
+    assert len(cache.slots) == 40
+    assert cache.keys[0].shape[0] < 64
+    assert moves <= 15, "9 lengths and 6 rounds of places"
 
 
 def test_prefixes_are_found_without_comparing_with_each() -> None:

@@ -86,7 +86,7 @@ def _truncated(logits_BV: Tensor, params: list[SamplingParams]) -> Tensor:
     """
     rows = [row for row, p in enumerate(params) if p.truncates and p.temperature]
     if rows:
-        logits_BV = logits_BV.float()
+        logits_BV = logits_BV.to(torch.float32, copy=True)
         for row in rows:
             logits_BV[row] = _most_likely(
                 (logits_BV[row] - logits_BV[row].max()) / params[row].temperature, params[row]

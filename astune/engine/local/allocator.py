@@ -65,7 +65,11 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     n_bytes = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or n_bytes < _LEAST_MAPPED:
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.frombuffer(_mapping(n_bytes), dtype=dtype).view(shape)
+    pages = _mapping(n_bytes)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without large pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,6 @@
 
 #include "element.h"
 #include "exponential.h"
-#include <math.h>
 #include <omp.h>
 
 #define FEW_TOKENS 32 /* for one thread */

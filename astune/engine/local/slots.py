@@ -1,9 +1,9 @@
 """The key-value cache: one slot a sequence, all of one length, within a memory budget.
 
-Compiled kernels read a slot in place, as far as it is filled, and memory is taken by what is written: there, slots are
-as many and as long from the beginning as the budget allows. Elsewhere they are as long as the longest one needs now,
-because matrix products over unused columns would have to copy the used part first (measured: half the time of a
-decoding step). A slot remembers which tokens its keys and values
+Compiled kernels read a slot in place, as far as it is filled, and memory is taken by what is written: there, each slot
+has an equal share of the budget from the beginning, and all become longer when one needs more. Elsewhere slots are as
+long as the longest one needs now, because matrix products over unused columns would have to copy the used part first
+(measured: half the time of a decoding step). A slot remembers which tokens its keys and values
 belong to. A new prompt takes over the slot that begins with the most of its tokens, or shares that beginning: compiled
 kernels read it in place, once for a whole group; elsewhere it is copied. The cache knows nothing of requests or
 sampling.
@@ -126,7 +126,7 @@ class SlotCache:
         if not self.slots:
             share = self.max_tokens // self._max_slots // _CAPACITY_STEP * _CAPACITY_STEP
             capacity = self._rounded(share if self._shares else 1)
-            self._resize([], min(_FIRST_SLOTS, self._slot_limit(capacity)), capacity)
+            self._resize([], self._room_for(_FIRST_SLOTS, capacity), capacity)
         if source is not None and not source.busy and shared == len(source.tokens):
             slot = source
         else:
@@ -156,7 +156,7 @@ class SlotCache:
         """Take numbers that are not finite out of the buffers, where they would reach other sequences."""
         self._leave_alone(slot)
         for buffer in (*self.keys, *self.values):
-            buffer[slot.index].zero_()
+            buffer[slot.index, :, slot.shared : len(slot.tokens)].zero_()
         slot.tokens, slot.prefix, slot.shared = array("q"), None, 0
 
     def _touch(self, slot: Slot) -> None:
@@ -168,15 +168,21 @@ class SlotCache:
         if length <= self.capacity:
             return
         capacity = self._rounded(length)
-        if self._shares:  # once as long as it may become, unless others had to go for it
+        if self._shares:  # a quarter more, as far as it may become so long and no other has to go for it
             longest = max((slot.total for slot in self.slots if slot.busy), default=length)
             room = self.max_tokens // len(self.slots) // _CAPACITY_STEP * _CAPACITY_STEP
-            capacity = max(capacity, min(self._rounded(longest), room))
+            capacity = max(capacity, min(self._rounded(min(longest, length + length // 4)), room))
         limit = self._slot_limit(capacity)
         by_use = sorted(self.slots, key=lambda slot: (slot.busy, slot.last_used), reverse=True)
         for slot in by_use[limit:]:
             self._leave_alone(slot)
-        self._resize(by_use[:limit] if len(by_use) > limit else self.slots, min(len(by_use), limit), capacity)
+        kept = by_use[:limit] if len(by_use) > limit else self.slots
+        self._resize(kept, self._room_for(self._places, capacity), capacity)
+
+    def _room_for(self, places: int, capacity: int) -> int:
+        """Count the places that buffers get: all that there can be, where those that nobody uses take no memory."""
+        limit = self._slot_limit(capacity)
+        return limit if self._shares else min(places, limit)
 
     def _slot_limit(self, capacity: int) -> int:
         return min(self._max_slots, self.max_tokens // capacity)
@@ -193,11 +199,14 @@ class SlotCache:
         closed = [slot for slot in idle if slot.session not in open_sessions and slot is not source]
         count, limit = len(self.slots), self._slot_limit(self.capacity)
         if not idle and count >= limit:  # a long sequence of the past left the slots longer than those that run need
-            self._resize(self.slots, count, self._rounded(max(len(slot.tokens) for slot in self.slots)))
+            capacity = self._rounded(max(len(slot.tokens) for slot in self.slots))
+            self._resize(self.slots, self._room_for(count, capacity), capacity)
             limit = self._slot_limit(self.capacity)
-        if count < limit and (count < limit // 2 or not closed):
+        least = _FIRST_SLOTS if self._shares else self._places
+        if count < limit and (count < max(limit // 2, least) or not closed):
             if count == self._places:
-                self._resize(self.slots, min(count + max(_FIRST_SLOTS, count // 4), limit), self.capacity)
+                places = self._room_for(count + max(_FIRST_SLOTS, count // 4), self.capacity)
+                self._resize(self.slots, places, self.capacity)
             self.slots.append(Slot(count))
             return self.slots[count]
         read = {id(slot.prefix) for slot in self.slots}
@@ -248,11 +257,7 @@ class SlotCache:
                 self._take_copy(other)
 
     def _resize(self, kept: list[Slot], places: int, capacity: int) -> None:
-        """Move the kept slots to the front of new buffers, one layer at a time, and only what they hold themselves.
-
-        The buffers get room for `places`, or for as many as there can be where that takes no memory.
-        """
-        places = self._slot_limit(capacity) if self._shares else places
+        """Move the kept slots to the front of new buffers, one layer at a time, and only what they hold themselves."""
         held = [(place, slot.index, slot.shared, len(slot.tokens)) for place, slot in enumerate(kept)]
         for layer, (kv_heads, key_dim, value_dim) in enumerate(self._shapes):
             for buffers, dim in ((self.keys, key_dim), (self.values, value_dim)):

@@ -14,10 +14,8 @@
 #endif
 #define BLOCK 256
 #define LANES 16
-#define NONE -78.0f              /* the exponential of a logit below it is exactly 0 */
+#define LOWEST -78.0f            /* the exponential of a logit below it is exactly 0 */
 #define ALMOST_ONE (1.0 - 0x1p-50) /* rounding must not carry a draw past the last weight */
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 INLINE float largest(const Element *logits, int64_t vocabulary) {
     float top = -INFINITY;
@@ -42,7 +40,7 @@ INLINE void tempered(const Element *logits, int64_t count, float top, float temp
         for (int i = 0; i < BLOCK; i++) x[i] /= temperature;
 }
 
-INLINE float weight_of(float x) { return x < NONE ? 0.0f : exp_of_negative(x); }
+INLINE float weight_of(float x) { return x < LOWEST ? 0.0f : exp_of_negative(x); }
 
 /* The exponentials of x [BLOCK]; returns their sum. One function, whose last bits do not depend on its caller. */
 static __attribute__((noinline)) float exponentiate(const float *x, float *weights) {
@@ -61,7 +59,7 @@ static float moment(const float *x, const float *weights) {
     return sum_of(sums);
 }
 
-/* Of each row its largest logit, the logarithm of the sum of exponentials of what is tempered, and the entropy. */
+/* The largest logit of each row, the logarithm of the sum of exponentials of what is tempered, and the entropy. */
 void statistics(const Element *logits, int64_t rows, int64_t vocabulary, float temperature, float *tops, float *lse,
                 float *entropies, int64_t threads) {
 #pragma omp parallel for if (rows > 1) num_threads(threads) schedule(static)
