@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from astune.config.cache import cache_dir
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,26 @@ def compiled(source: Path, *flags: str, doing: str, library: type[ctypes.CDLL] =
             "%s on this CPU is slower than it could be: %s cannot be compiled or loaded: %s", doing, source, reason
         )
     return None
+
+
+def compiled_for(
+    dtype: torch.dtype,
+    source: Path,
+    signatures: Mapping[str, Sequence[Any]],
+    *flags: str,
+    doing: str,
+    library: type[ctypes.CDLL] = ctypes.CDLL,
+) -> ctypes.CDLL | None:
+    """The source for tensors of `dtype`, its functions declared; None where it has no form for them or for this
+    processor, or cannot be compiled.
+    """
+    element = {"torch.bfloat16": ["-DBFLOAT16"], "torch.float32": []}.get(str(dtype))
+    if element is None or not is_x86():
+        return None
+    functions = compiled(source, *element, *flags, doing=doing, library=library)
+    if functions is not None:
+        declare(functions, signatures)
+    return functions
 
 
 def _library(source: Path, flags: tuple[str, ...]) -> Path:

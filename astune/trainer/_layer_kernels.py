@@ -14,10 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import addresses, compiled, declare, is_x86
+from astune.engine.compiled import addresses, compiled_for
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_FLAGS = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
 _ROWS_PER_PART = 32
 """Rows that a thread adds up of the norm weight's gradient, before all are added."""
 _SIGNATURES = {
@@ -36,14 +35,12 @@ def kernels_for(x: Tensor, *others: Tensor) -> LayerKernels | None:
     of the shape of `x`."""
     fits = all(x.shape[-other.dim() :] == other.shape and x.dtype == other.dtype for other in others)
     on_cpu = all(tensor.device.type == "cpu" for tensor in (x, *others))
-    return _kernels(x.dtype) if fits and on_cpu and x.dtype in _FLAGS else None
+    return _kernels(x.dtype) if fits and on_cpu else None
 
 
 @cache
 def _kernels(dtype: torch.dtype) -> LayerKernels | None:
-    if not is_x86():
-        return None
-    functions = compiled(_SOURCE, *_FLAGS[dtype], doing="training")
+    functions = compiled_for(dtype, _SOURCE, _SIGNATURES, doing="training")
     return None if functions is None else LayerKernels(functions)
 
 
@@ -51,7 +48,6 @@ class LayerKernels:
     """Tensors of any layout, all of one dtype; results are contiguous. See the source for what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        declare(functions, _SIGNATURES)
         self._functions = functions
 
     def norm(self, x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:

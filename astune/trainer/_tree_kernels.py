@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import addresses, compiled, declare, is_x86, processor
+from astune.engine.compiled import addresses, compiled_for, processor
 from astune.trainer.attention_plan import AttentionPlan
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -22,7 +22,6 @@ _DIM = 32
 """Head dimensions are multiples of it."""
 _ROWS = 64
 """Queries taken together."""
-_TYPES = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
 _SIGNATURES = {
     "attend": [c_void_p] * 8 + [c_int64] * 7 + [c_float],
     "attend_backward": [c_void_p] * 12 + [c_int64] * 7 + [c_float],
@@ -38,10 +37,9 @@ def kernels_for(query: Tensor, key: Tensor, value: Tensor) -> TreeKernels | None
 
 @cache
 def _kernels(dtype: torch.dtype) -> TreeKernels | None:
-    multiplied = dtype in _TYPES and (dtype != torch.bfloat16 or "avx512_bf16" in processor())
-    if not multiplied or not is_x86():
+    if dtype == torch.bfloat16 and "avx512_bf16" not in processor():
         return None
-    functions = compiled(_SOURCE, *_TYPES[dtype], doing="training")
+    functions = compiled_for(dtype, _SOURCE, _SIGNATURES, doing="training")
     return None if functions is None else TreeKernels(functions)
 
 
@@ -49,7 +47,6 @@ class TreeKernels:
     """query [T, H, G, D], key and value [T, H, D], all contiguous; see the source for what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        declare(functions, _SIGNATURES)
         self._attend = functions.attend
         self._attend_backward = functions.attend_backward
 

@@ -206,16 +206,17 @@ class Head:
 
         The two parts of a target meet in float32: of a token of probability 0.997 bfloat16 would leave nothing.
         """
-        zeros_C = torch.zeros_like(softmax.top_C)
-        entropy_slope_C = None
-        if entropy_slope_E is not None:
-            entropy_slope_C = zeros_C.index_add(0, targets.row_E, entropy_slope_E)
+
+        def of_rows(values_E: Tensor) -> Tensor:
+            return torch.zeros_like(softmax.top_C).index_add_(0, targets.row_E, values_E)
+
+        entropy_slope_C = None if entropy_slope_E is None else of_rows(entropy_slope_E)
         if kernels := softmax_kernels(softmax.logits_CV):
             statistics = (softmax.top_C, softmax.lse_C, softmax.entropy_C)
             chosen = (targets.row_E, targets.token_E)
             kernels.into_gradient(softmax.logits_CV, self.temperature, statistics, chosen, slope_E, entropy_slope_C)
             return
-        slope_C = zeros_C.index_add(0, targets.row_E, slope_E)
+        slope_C = of_rows(slope_E)
         blocks = self._blocks(softmax.logits_CV, softmax.top_C)
         chunks = targets.chunks(len(slope_C), self._rows_per_block)
         for (rows, logits_BV), (_, tokens, block) in zip(blocks, chunks, strict=True):

@@ -84,7 +84,7 @@ def kernels(dtype: torch.dtype, dim: int = 64) -> TreeKernels:
 
 @cache
 def in_form(dtype: torch.dtype, flag: str) -> TreeKernels:
-    functions = compiled.compiled(_tree_kernels._SOURCE, *_tree_kernels._TYPES[dtype], flag, doing="a test")
+    functions = compiled.compiled_for(dtype, _tree_kernels._SOURCE, _tree_kernels._SIGNATURES, flag, doing="a test")
     assert functions is not None
     return TreeKernels(functions)
 

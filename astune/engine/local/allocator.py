@@ -65,11 +65,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     n_bytes = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or n_bytes < _LEAST_MAPPED:
         return torch.zeros(shape, dtype=dtype, device=device)
-    pages = _mapping(n_bytes)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without large pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
+    return torch.frombuffer(_mapping(n_bytes, "MADV_NOHUGEPAGE"), dtype=dtype).view(shape)
 
 
 def zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -83,10 +79,7 @@ def zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     ends = list(accumulate(-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors))
     if not ends or ends[-1] < _LEAST_MAPPED:
         return [torch.zeros_like(tensor) for tensor in tensors]
-    pages = _mapping(ends[-1])
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
+    pages = _mapping(ends[-1], "MADV_HUGEPAGE")
     return [
         torch.frombuffer(pages, dtype=tensor.dtype, count=tensor.numel(), offset=start).view(tensor.shape)
         if tensor.numel()  # a view of no bytes is an error
@@ -95,8 +88,13 @@ def zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def _mapping(n_bytes: int) -> mmap.mmap:
-    return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _mapping(n_bytes: int, advice: str) -> mmap.mmap:
+    """Memory of the system's, which is advised about its pages where it takes advice."""
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, advice):
+        with suppress(OSError):  # a kernel without large pages
+            pages.madvise(getattr(mmap, advice))
+    return pages
 
 
 def outside_heap(tensor: Tensor) -> Tensor:

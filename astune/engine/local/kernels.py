@@ -15,12 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled, declare, is_x86
+from astune.engine.compiled import compiled_for
 from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_TYPES = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
 _QUERIES = 4
 """`QUERIES` of the source."""
 _LANES = 16
@@ -52,9 +51,7 @@ def are_available(dtype: torch.dtype) -> bool:
 
 @cache
 def _kernels(dtype: torch.dtype) -> Kernels | None:
-    if not is_x86() or dtype not in _TYPES:
-        return None
-    functions = compiled(_SOURCE, *_TYPES[dtype], doing="sampling", library=ctypes.PyDLL)
+    functions = compiled_for(dtype, _SOURCE, _SIGNATURES, doing="sampling", library=ctypes.PyDLL)
     return None if functions is None else Kernels(functions)
 
 
@@ -62,7 +59,6 @@ class Kernels:
     """Row-major tensors on the CPU, all of one dtype; the source describes what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        declare(functions, _SIGNATURES)
         self._rms_norm = functions.rms_norm
         self._turn_and_store = functions.turn_and_store
         self._attend = functions.attend

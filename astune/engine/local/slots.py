@@ -3,10 +3,11 @@
 Compiled kernels read a slot in place, as far as it is filled, and memory is taken by what is written: there, each slot
 has an equal share of the budget from the beginning, and all become longer when one needs more. Elsewhere slots are as
 long as the longest one needs now, because matrix products over unused columns would have to copy the used part first
-(measured: half the time of a decoding step). A slot remembers which tokens its keys and values
-belong to. A new prompt takes over the slot that begins with the most of its tokens, or shares that beginning: compiled
-kernels read it in place, once for a whole group; elsewhere it is copied. The cache knows nothing of requests or
-sampling.
+(measured: half the time of a decoding step).
+
+A slot remembers which tokens its keys and values belong to. A new prompt takes over the slot that begins with the most
+of its tokens, or shares that beginning: compiled kernels read it in place, once for a whole group; elsewhere it is
+copied. The cache knows nothing of requests or sampling.
 """
 
 from __future__ import annotations

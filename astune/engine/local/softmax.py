@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.compiled import addresses, compiled, declare, is_x86
+from astune.engine.compiled import addresses, compiled_for
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_FLAGS = {torch.bfloat16: ["-DBFLOAT16"], torch.float32: []}
 _SIGNATURES = {
     "statistics": [c_void_p, c_int64, c_int64, c_float] + [c_void_p] * 3 + [c_int64],
     "into_gradient": [c_void_p, c_int64, c_int64, c_float] + [c_void_p] * 6 + [c_int64, c_void_p, c_int64],
@@ -34,14 +33,12 @@ _BLOCK = 256
 
 def softmax_kernels(logits: Tensor) -> SoftmaxKernels | None:
     """The compiled functions, where they serve logits of this kind and can be had."""
-    return _kernels(logits.dtype) if logits.device.type == "cpu" and logits.dtype in _FLAGS else None
+    return _kernels(logits.dtype) if logits.device.type == "cpu" else None
 
 
 @cache
 def _kernels(dtype: torch.dtype) -> SoftmaxKernels | None:
-    if not is_x86():
-        return None
-    functions = compiled(_SOURCE, *_FLAGS[dtype], doing="sampling and training")
+    functions = compiled_for(dtype, _SOURCE, _SIGNATURES, doing="sampling and training")
     return None if functions is None else SoftmaxKernels(functions)
 
 
@@ -49,7 +46,6 @@ class SoftmaxKernels:
     """Contiguous logits [rows, vocabulary] of one dtype; the source describes what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        declare(functions, _SIGNATURES)
         self._functions = functions
 
     def statistics(self, logits_CV: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
