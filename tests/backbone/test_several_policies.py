@@ -136,7 +136,9 @@ def test_two_policies_are_trained_resumed_measured_and_exported(tmp_path: Path, 
     refused = astune(whole, "chat", str(run.path), "--message", "hello", status=1)
     assert "has the policies village, wolf" in refused
     assert "has no policy fox" in astune(whole, "export", str(run.path), "--to", "out", "--policy", "fox", status=1)
-    assert "the policy wolf" in astune(whole, "export", str(run.path), "--to", "out", "--policy", "wolf")
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    assert "the policy wolf" in astune(whole, "export", str(latest.path), "--to", "out", "--policy", "wolf")
     assert json.loads((whole / "out/config.json").read_text())["model_type"] == "llama"
     assert asyncio.run(_greedy(whole / "out", whole, "")) == asyncio.run(_greedy(tiny_folder, whole, "wolf"))
     assert load_file(whole / "out/model.safetensors").keys() == load_file(tiny_folder / "model.safetensors").keys()
