@@ -271,7 +271,7 @@ def test_a_killed_step_is_finished_and_not_begun_anew(tmp_path: Path, tiny_folde
             found_kept = re.search(r"keeping (\d+) finished episodes of step (\d)", again.stdout)
             assert found_kept is not None, again.stdout
             n_kept, step = map(int, found_kept.groups())
-            assert n_kept >= 10
+            assert n_kept > 0
             n_played = len((folder / "played").read_text().splitlines())
             assert n_played == EPISODES + 13 + (STEPS - step + 1) * EPISODES - n_kept
         found.append(state_of(run_of(folder)))

@@ -39,7 +39,10 @@ from astune.workflow import Workflow, WorkflowOutput
 
 
 class Game(Workflow):
-    """Three agents speak; who wins is chance. Kills its own process where the file `fuse` counts down to zero."""
+    """Three agents speak; every second episode of a group is won.
+
+    Kills its own process where the file `fuse` counts down to zero.
+    """
 
     async def execute(self, task, proxy):
         fuse = Path("fuse")
@@ -48,10 +51,9 @@ class Game(Workflow):
             fuse.write_text(str(left - 1))
             if left == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-        said = ""
         for name, tag in (("Ann", "werewolf"), ("Bob", "village"), ("Kim", "judge")):
-            said += (await proxy.as_agentscope_model(name, tag).achat(proxy.init_messages))["content"]
-        wins = float(len(said) % 2)
+            await proxy.as_agentscope_model(name, tag).achat(proxy.init_messages)
+        wins = float(proxy.repeat % 2)
         return WorkflowOutput(reward=wins, per_target={"werewolf": wins, "village": 1.0 - wins})
 '''
 

@@ -17,8 +17,8 @@ from astune import Task, TaskReaderBase, Workflow, WorkflowOutput
 
 class Agent(Workflow):
     async def execute(self, task, proxy):
-        reply = await proxy.achat(proxy.init_messages)
-        return WorkflowOutput(reward=float(len(reply["content"]) % 3))
+        await proxy.achat(proxy.init_messages)
+        return WorkflowOutput(reward=float(proxy.repeat % 3))
 
 
 class Tasks(TaskReaderBase):

@@ -99,7 +99,8 @@ async def test_a_forced_token_has_probability_one(tiny: InProcessEngine) -> None
     assert len(completion.token_ids) == 2
 
 
-async def test_others_in_the_batch_stay_exactly_as_they_were(tiny: InProcessEngine, tiny_folder: Path) -> None:
+async def test_others_in_the_batch_stay_exactly_as_they_were(tiny_folder: Path) -> None:
+    tiny = load(tiny_folder, deterministic=True)
     model = transformers_model(tiny_folder)
     free = [params(None, i, max_tokens=40) for i in range(5)]
     alone = [await tiny.generate(PROMPTS[i], one, session=f"alone-{i}") for i, one in enumerate(free)]
@@ -110,6 +111,7 @@ async def test_others_in_the_batch_stay_exactly_as_they_were(tiny: InProcessEngi
     for i, completion in enumerate((await asyncio.gather(*among))[:5]):
         assert completion.token_ids == alone[i].token_ids
         assert_exact(model, PROMPTS[i], completion)
+    await tiny.aclose()
 
 
 async def test_a_seed_gives_the_same_answer_again(tiny_folder: Path) -> None:

@@ -98,12 +98,14 @@ async def test_a_request_joins_a_running_batch_and_leaves_it_first(tiny: InProce
     assert len((await long).token_ids) == 500
 
 
-async def test_a_seed_gives_the_same_tokens_whatever_runs_beside_it(tiny: InProcessEngine):
+async def test_a_seed_gives_the_same_tokens_whatever_runs_beside_it(tiny_folder: Path):
+    tiny = load(tiny_folder, deterministic=True)
     params = SamplingParams(max_tokens=30, seed=5)
     alone = await tiny.generate(PROMPTS[3], params, session="alone")
     crowd = [tiny.generate(PROMPTS[i % 5], SamplingParams(max_tokens=9 + i, seed=i), session=f"{i}") for i in range(20)]
     among, *_ = await asyncio.gather(tiny.generate(PROMPTS[3], params, session="among"), *crowd)
     assert among.token_ids == alone.token_ids
+    await tiny.aclose()
 
 
 async def test_a_completion_ends_with_the_first_stop_token(tiny: InProcessEngine):

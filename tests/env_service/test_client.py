@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from astune.env_service import EnvironmentHandle, open_environment
+from astune.env_service import EnvironmentHandle, client, open_environment
 from astune.env_service.client import ServiceHandle, read_task_ids
 from astune.schema import EnvError, Task
 
@@ -277,7 +277,8 @@ class TestNothingIsInvented:
         with pytest.raises(EnvError, match=rf"create of task 82e2fac_1 at {url}/create: no answer .*python -m"):
             await handle.create()
 
-    async def test_a_server_that_does_not_answer_is_an_error_in_time(self):
+    async def test_a_server_that_does_not_answer_is_an_error_in_time(self, monkeypatch):
+        monkeypatch.setattr(client, "_indexed_urls", set())  # an earlier server may have had this port
         with socket.create_server(("127.0.0.1", 0)) as silent:
             handle = handle_to(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.5)
             start = time.perf_counter()

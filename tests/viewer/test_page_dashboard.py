@@ -42,7 +42,7 @@ def download(page, chart: str, kind: str) -> bytes:
 
 def test_every_curve_of_a_trained_run_is_there_and_tells_its_values(page, served, record, real):
     page.goto(f"{served}#run={real}&view=dashboard")
-    page.locator("canvas").first.wait_for()
+    until(page, f"document.querySelectorAll('[data-chart]').length >= {len(CHARTS)}")
     assert page.locator("[data-chart]").evaluate_all("all => all.map(chart => chart.dataset.chart)") == CHARTS
     assert page.locator(".chart-none").count() <= 1, "only errors may be nothing"
     lines = RunDirectory.look_at(record / real).metrics()

@@ -34,13 +34,12 @@ class Talkers(Workflow):
         messages = [*proxy.init_messages]
         first = await solver.achat(messages)
         messages += [first, {"role": "user", "content": "And again, 再来一次?"}]
-        second = await solver.achat(messages)
+        await solver.achat(messages)
         messages[-1] = {"role": "user", "content": "And AGAIN?"}
         await solver.achat(messages)
         form = {"type": "regex", "regex": "yes|no"}
         await helper.achat([{"role": "user", "content": "Say yes or no."}], response_format=form)
-        said = first["content"] + second["content"]
-        return WorkflowOutput(reward=float(len(said) % 2), is_success=len(said) % 2 == 1)
+        return WorkflowOutput(reward=float(proxy.repeat % 2), is_success=proxy.repeat % 2 == 1)
 '''
 ODD = "Is 100%_\"' the same as <script>document.title='owned'</script> 数学 🙂?"
 """A question with quotation marks, markup, Chinese and an emoji."""
