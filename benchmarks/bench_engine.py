@@ -3,7 +3,7 @@
 All serve the same prompts (a 300-token beginning that all share, then a question of its own) and draw the same
 number of new tokens at temperature 1, each with its exact log-probability. Stop tokens are ignored, so that the work is
 the same whatever was drawn. Scenarios: 1, 8, 32 and 64 requests at once, and 8 and 64 episodes of two turns, where the
-second prompt extends the first prompt and answer. Weights are in 16 bits, and llama.cpp's in Q8_0 too.
+second prompt extends the first prompt and answer. Weights are in 16 bits, and ours and llama.cpp's in 8 too.
 
 All are loaded and warm, and take turns, repetition by repetition, the others' processes stopped while one is measured.
 So a machine that grows slower or faster meanwhile does so for all; a ratio is the median of the repetitions' ratios.
@@ -33,7 +33,7 @@ from benchmarks.engine_scenarios import (
     decode_ms,
     tokens_per_s,
 )
-from benchmarks.engine_sides import Side, environment, ours, peers
+from benchmarks.engine_sides import OURS, Side, environment, ours, peers
 from benchmarks.machine_limit import read_gb_per_s
 from benchmarks.report import describe, machine, markdown_table, write_results
 from benchmarks.same_model import require_same_model
@@ -102,37 +102,44 @@ def _print(what: str, values: dict[str, list[float]], unit: str) -> None:
         print(f"  {name:14} {what:26} {' '.join(f'{value:.1f}' for value in row)} {unit}", flush=True)
 
 
-def _best(rates: dict[str, list[float]], names: list[str]) -> tuple[str, float]:
-    """The fastest of these peers, and how much faster ours is."""
-    best = max(names, key=lambda name: statistics.median(rates[name]))
-    return best, statistics.median(one / other for one, other in zip(rates["ours"], rates[best], strict=True))
+def _best(own: str, rates: dict[str, list[float]], peers: list[str]) -> tuple[str, float]:
+    """The fastest of these peers, and how much faster our side `own` is."""
+    best = max(peers, key=lambda name: statistics.median(rates[name]))
+    return best, statistics.median(one / other for one, other in zip(rates[own], rates[best], strict=True))
 
 
 def _scenario_rows(measured: Measured, sides: list[Side]) -> tuple[list[list[str]], list[dict[str, Any]], list[str]]:
     """Rows of the table, the same as data, and the bars that were missed."""
-    names = [side.name for side in sides if side.name != "ours"]
-    in_16_bits = [side.name for side in sides if side.name != "ours" and side.weights == "bf16"]
+    ours, theirs = _ours_and_theirs(sides)
+    names = [side.name for side in theirs]
+    in_16_bits = [side.name for side in theirs if side.weights == "bf16"]
     rows, results, missed = [], [], []
     for scenario, rates in zip(SCENARIOS, measured.tokens_per_s, strict=True):
-        best, ratio = _best(rates, names)
-        best_16, ratio_16 = _best(rates, in_16_bits) if in_16_bits else ("", 0.0)
+        ratios = {own.name: _best(own.name, rates, names) for own in ours}
+        in_16 = _best("ours", rates, in_16_bits) if in_16_bits else ("", 0.0)
         medians = [f"{statistics.median(values):.0f}" for values in rates.values()]
+        compared = [f"{ratio:.2f} ({best})" for best, ratio in (*ratios.values(), in_16)]
         bar = "" if scenario.bar is None else f"{scenario.bar:.1f}"
-        rows.append([scenario.name, *medians, f"{ratio:.2f} ({best})", f"{ratio_16:.2f} ({best_16})", bar])
+        rows.append([scenario.name, *medians, *compared, bar])
         results.append(
             {
                 "scenario": scenario.name,
                 "tokens_per_s": rates,
-                "best_peer": best,
-                "ratio": round(ratio, 3),
-                "best_peer_in_16_bits": best_16,
-                "ratio_in_16_bits": round(ratio_16, 3),
+                "to_the_best": {own: {"peer": best, "ratio": round(ratio, 3)} for own, (best, ratio) in ratios.items()},
+                "to_the_best_in_16_bits": {"peer": in_16[0], "ratio": round(in_16[1], 3)},
                 "bar": scenario.bar,
             }
         )
-        if scenario.bar is not None and ratio < scenario.bar:
-            missed.append(f"{scenario.name}: {ratio:.2f} of {best}, {scenario.bar} is the bar")
+        missed += [
+            f"{scenario.name}: {own} {ratio:.2f} of {best}, {scenario.bar} is the bar"
+            for own, (best, ratio) in ratios.items()
+            if scenario.bar is not None and ratio < scenario.bar
+        ]
     return rows, results, missed
+
+
+def _ours_and_theirs(sides: list[Side]) -> tuple[list[Side], list[Side]]:
+    return [side for side in sides if side.name in OURS], [side for side in sides if side.name not in OURS]
 
 
 def _decode_rows(measured: Measured, sides: list[Side], weight_bytes: int) -> tuple[list[list[str]], list[str]]:
@@ -156,7 +163,9 @@ def report(
     """Print and write what came; True where every bar is reached."""
     rows, results, missed = _scenario_rows(measured, sides)
     decode_rows, slow = _decode_rows(measured, sides, weight_bytes)
-    head = ["scenario", *(f"{side.name}, tokens/s" for side in sides), "to the best", "to the best in 16 bits", "bar"]
+    compared = [f"{own.name} to the best" for own in _ours_and_theirs(sides)[0]]
+    rates = [f"{side.name}, tokens/s" for side in sides]
+    head = ["scenario", *rates, *compared, "ours to the best in 16 bits", "bar"]
     decode_head = ("one sequence", "ms a token", "limit", "limit / ms", "bar", "difference of log-probabilities")
     tables = f"""{markdown_table(head, rows)}
 
@@ -194,21 +203,21 @@ mean over 256 drawn tokens, each scored by transformers in float32.
 async def _compare(folder: Path, repetitions: int, prompts: Prompts) -> bool:
     facts = machine()
     print(describe(facts))
-    async with peers(folder) as found, ours(folder) as own:
+    async with peers(folder) as found, ours(folder) as own_sides:
         left_out = [peer for peer, theirs in found.items() if not theirs]
         for peer in left_out:
             print(f"{peer} is left out: make it with scripts/make_peer_env.sh {peer}", file=sys.stderr)
         facts |= {peer: (environment(peer) / ".recipe").read_text().strip() for peer in found if peer not in left_out}
-        sides = [own, *(side for theirs in found.values() for side in theirs)]
-        if len(sides) == 1:
+        sides = [*own_sides, *(side for theirs in found.values() for side in theirs)]
+        if len(sides) == len(own_sides):
             raise SystemExit("there is no peer to compare with")
         measured = await _measure(folder, repetitions, prompts, sides)
     return report(facts, measured, sides, left_out, (folder / "model.safetensors").stat().st_size)
 
 
 async def _measure_ours(folder: Path, repetitions: int, prompts: Prompts) -> None:
-    async with ours(folder) as own:
-        await _measure(folder, repetitions, prompts, [own])
+    async with ours(folder) as sides:
+        await _measure(folder, repetitions, prompts, sides)
 
 
 def main() -> None:

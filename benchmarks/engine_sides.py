@@ -20,7 +20,9 @@ from benchmarks.vllm_server import VllmServer
 MAX_MODEL_LEN = 2048
 LIBLLAMA = "node/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64"
 
-Weights = Literal["bf16", "Q8_0"]
+OURS = {"ours": "none", "ours int8": "int8"}
+"""Our sides, and their `engine.quantization`."""
+Weights = Literal["bf16", "int8"]
 Generate = Callable[[list[int], int, str], Awaitable[Drawn]]
 
 
@@ -37,14 +39,25 @@ class Side:
 
 
 @asynccontextmanager
-async def ours(folder: Path) -> AsyncIterator[Side]:
+async def ours(folder: Path) -> AsyncIterator[list[Side]]:
+    """Both of ours; one alone where this CPU has no products in 8 bits."""
+    import torch
+
+    from astune.engine.local.device import takes_int8
+
+    async with AsyncExitStack() as stack:
+        names = [name for name in OURS if OURS[name] == "none" or takes_int8(torch.bfloat16)]
+        yield [await stack.enter_async_context(_ours(folder, name)) for name in names]
+
+
+@asynccontextmanager
+async def _ours(folder: Path, name: str) -> AsyncIterator[Side]:
     from astune.config.schema import EngineConfig, ModelConfig
     from astune.engine.local.in_process import InProcessEngine
     from astune.schema import SamplingParams
 
-    engine = InProcessEngine.load(
-        folder, model=ModelConfig(), engine=EngineConfig(), max_model_len=MAX_MODEL_LEN, deterministic=False
-    )
+    settings = EngineConfig.model_validate({"quantization": OURS[name]})
+    engine = InProcessEngine.load(folder, model=ModelConfig(), engine=settings, max_model_len=MAX_MODEL_LEN)
     engine.open_session("whole benchmark")  # the last session's end empties the cache, and peers keep theirs
 
     async def generate(prompt: list[int], max_tokens: int, session: str) -> Drawn:
@@ -53,7 +66,7 @@ async def ours(folder: Path) -> AsyncIterator[Side]:
         return Drawn(completion.token_ids, completion.logprobs)
 
     try:
-        yield Side("ours", generate, end=engine.close_session)
+        yield Side(name, generate, "bf16" if OURS[name] == "none" else "int8", end=engine.close_session)
     finally:
         await engine.aclose()
 
@@ -88,7 +101,7 @@ async def _llama_cpp(folder: Path, stack: AsyncExitStack) -> list[Side]:
     program = (sys.executable, "-m", "benchmarks.llama_cpp_peer", environment("llama-cpp") / LIBLLAMA)
     return [
         await _process("llama.cpp bf16", "bf16", stack, *program, gguf_file(folder, "BF16")),
-        await _process("llama.cpp Q8_0", "Q8_0", stack, *program, gguf_file(folder, "Q8_0")),
+        await _process("llama.cpp Q8_0", "int8", stack, *program, gguf_file(folder, "Q8_0")),
     ]
 
 

@@ -10,7 +10,7 @@ from benchmarks.engine_sides import Side
 
 ANSWERS = 4
 NEW_TOKENS = 64
-TOLERANCE = {"bf16": 0.05, "Q8_0": 0.1}
+TOLERANCE = {"bf16": 0.05, "int8": 0.1}
 """The mean difference that these weights explain."""
 
 

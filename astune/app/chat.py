@@ -118,7 +118,7 @@ def _loaded(folder: Path, config: AstuneConfig) -> InProcessEngine:
     engine = InProcessEngine.load(
         folder,
         model=config.model,
-        engine=config.engine,
+        engine=config.engine.model_copy(update={"quantization": "none"}),
         max_model_len=config.rollout.max_model_len,
         deterministic=False,
     )

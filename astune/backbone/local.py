@@ -150,6 +150,11 @@ async def check_numerics(
     from astune.trainer.policy import PolicyTrainer
 
     check_trainable(config, parts)
+    if config.engine.quantization != "none":
+        raise ConfigError(
+            f"engine.quantization is {config.engine.quantization}, and the limits are those of the model's own dtype",
+            hint="set it to none for the comparison; train/logprob_diff_mean of a run shows what 8 bits change",
+        )
     if config.models:
         raise ConfigError("the comparison is of one policy, and `models` has several", hint="leave `models` out for it")
     if tasks * steps > len(parts.training_tasks):

@@ -27,6 +27,8 @@ _OPTIMISER_BYTES = 12
 """A float32 gradient and AdamW's two moments."""
 _MOMENTS_BYTES = 8
 _FLOAT32, _BFLOAT16 = 4, 2
+_INT8 = 1 + _BFLOAT16 / 32
+"""A weight in 8 bits and its part of a scale, of which 32 have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +207,15 @@ def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool) -
     """
     if config.engine.type != "in_process":
         return {}
-    weights = shape.parameters + (shape.embeddings if shape.tied and not on_gpu else 0)
+    weights = (shape.parameters + (shape.embeddings if shape.tied and not on_gpu else 0)) * width
+    if config.engine.quantization == "int8":  # all but what tokens are looked up in
+        looked_up = shape.vocabulary * shape.hidden * width
+        weights = looked_up + (weights - looked_up) * _INT8 / width
     tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     written = tokens if on_gpu else tokens / 2
     budget = config.engine.kv_cache_gb * GIB / len(config.bases())
     cache = min(budget, 2 * shape.layers * shape.keys * written * width)
-    return {"engine": weights * width, "keys and values": cache}
+    return {"engine": weights, "keys and values": cache}
 
 
 def colocated_memory(

@@ -213,9 +213,18 @@ class AstuneConfig(StrictModel):
     def _can_train(self) -> AstuneConfig:
         if self.rollout.max_response_length_in_one_turn >= self.rollout.max_model_len:
             raise ValueError("rollout.max_response_length_in_one_turn must be smaller than rollout.max_model_len")
+        self._require_quantizable()
         require_consistent(self.models, self.model.lora.rank)
         require_opponents(self.trainer.league, self.models)
         return self
+
+    def _require_quantizable(self) -> None:
+        if self.engine.quantization == "none":
+            return
+        if self.engine.type != "in_process":
+            raise ValueError(f"engine.type {self.engine.type} does not quantize: set engine.quantization to none")
+        if self.deterministic:
+            raise ValueError("deterministic trains what was sampled, to the last bit: set engine.quantization to none")
 
     def policy_of(self, target: str) -> str:
         """Return the name of the policy whose weights serve a target; "" is the model of `model.path`."""

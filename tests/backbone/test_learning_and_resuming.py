@@ -10,13 +10,16 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 import yaml
 
+from astune.engine.local.device import takes_int8
 from astune.runs import RunDirectory, resolve_run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 INTERRUPTED = 130
+IN_INT8 = pytest.mark.skipif(not takes_int8(torch.bfloat16), reason="this CPU lacks AVX512-BF16")
 
 AGENT = '''
 import os
@@ -95,10 +98,11 @@ def run_in(folder: Path) -> RunDirectory:
     return RunDirectory.open(resolve_run(folder / "launcher_record"))
 
 
-def test_a_real_model_gets_better_at_what_is_rewarded(tmp_path: Path, smol_folder: Path):
+@pytest.mark.parametrize("quantization", ["none", pytest.param("int8", marks=IN_INT8)])
+def test_a_real_model_gets_better_at_what_is_rewarded(tmp_path: Path, smol_folder: Path, quantization: str):
     optim = {"lr": 3e-5, "warmup_steps": 1}
     configure(tmp_path, "LargeDigit", smol_folder, total_steps=6, optim=optim)
-    assert astune(tmp_path, "--conf", "conf.yaml") == 0
+    assert astune(tmp_path, "--conf", "conf.yaml", "--set", f"engine.quantization={quantization}") == 0
     lines = [line.metrics for line in run_in(tmp_path).metrics() if line.kind == "train"]
     rewards = [metrics["reward/mean"] for metrics in lines]
     assert len(rewards) == 6

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -71,11 +71,18 @@ def merged_model(folder: Path, adapter: Mapping[str, Factors]) -> Any:
     return model
 
 
-def load(folder: Path, *, deterministic: bool = False, dtype: str = "float32", **begun: str) -> InProcessEngine:
+def load(
+    folder: Path,
+    *,
+    deterministic: bool = False,
+    dtype: str = "float32",
+    quantization: Literal["none", "int8"] = "none",
+    **begun: str,
+) -> InProcessEngine:
     return InProcessEngine.load(
         folder,
         model=ModelConfig.model_validate({"device": "cpu", "dtype": dtype}),
-        engine=EngineConfig(),
+        engine=EngineConfig(quantization=quantization),
         max_model_len=512,
         deterministic=deterministic,
         adapters=NEW | begun,

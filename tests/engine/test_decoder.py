@@ -11,10 +11,15 @@ from test_adapters import POLICIES, Source, adapters, load, said
 from test_architectures import save_random
 
 from astune.engine.local.decoder import CompiledDecoder
+from astune.engine.local.device import takes_int8
 from astune.schema import Completion
 
+INT8 = pytest.mark.skipif(not takes_int8(torch.bfloat16), reason="this CPU lacks AVX512-BF16")
 
-@pytest.mark.parametrize("deterministic", [False, True])
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"deterministic": True}, pytest.param({"quantization": "int8"}, marks=INT8)], ids=str
+)
 @pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize(
     ("architecture", "changes"),
@@ -28,7 +33,7 @@ async def test_one_call_computes_what_single_operations_do(
     architecture: str,
     changes: dict[str, Any],
     adapted: bool,
-    deterministic: bool,
+    settings: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -43,7 +48,7 @@ async def test_one_call_computes_what_single_operations_do(
     monkeypatch.setattr(CompiledDecoder, "__call__", counted)
 
     async def completions(policies: tuple[str, ...]) -> list[Completion]:
-        engine = load(tmp_path, dtype="bfloat16", deterministic=deterministic)
+        engine = load(tmp_path, dtype="bfloat16", **settings)
         if adapted:
             await engine.load_adapters(Source(1, adapters(tmp_path)))
         found = await said(engine, policies, together=True)

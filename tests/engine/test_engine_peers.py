@@ -147,18 +147,26 @@ async def _unused(*_: object) -> Drawn:
 def test_ratios_are_those_to_the_fastest_peer_and_a_missed_bar_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    sides = [Side("ours", _unused), Side("slow", _unused), Side("fast", _unused, "Q8_0")]
-    rates = {"ours": [120.0, 130.0], "slow": [60.0, 65.0], "fast": [100.0, 100.0]}
+    sides = [
+        Side("ours", _unused),
+        Side("ours int8", _unused, "int8"),
+        Side("slow", _unused),
+        Side("fast", _unused, "int8"),
+    ]
+    rates = {"ours": [120.0, 130.0], "ours int8": [150.0, 150.0], "slow": [60.0, 65.0], "fast": [100.0, 100.0]}
     texts: list[str] = []
     monkeypatch.setattr(bench_engine, "write_results", lambda name, data, text: texts.append(text))
     measured = Measured(
-        [rates] * len(SCENARIOS), {"ours": [10.0], "slow": [20.0], "fast": [5.0]}, [40.0], dict.fromkeys(rates, 0.01)
+        [rates] * len(SCENARIOS),
+        {"ours": [10.0], "ours int8": [6.0], "slow": [20.0], "fast": [5.0]},
+        [40.0],
+        dict.fromkeys(rates, 0.01),
     )
     assert not bench_engine.report({}, measured, sides, ["absent"], weight_bytes=240_000_000)
-    assert "| 8 requests | 125 | 62 | 100 | 1.25 (fast) | 2.00 (slow) | 1.3 |" in texts[0]
+    assert "| 8 requests | 125 | 150 | 62 | 100 | 1.25 (fast) | 1.50 (fast) | 2.00 (slow) | 1.3 |" in texts[0]
     assert "| ours | 10.0 | 6.0 | 0.60 | 0.6 | 0.0100 |" in texts[0]
     assert "Left out: absent" in texts[0]
     assert [line for line in capsys.readouterr().err.splitlines() if "MISSED" in line] == [
-        "MISSED 8 requests: 1.25 of fast, 1.3 is the bar",
-        "MISSED 64 requests: 1.25 of fast, 1.3 is the bar",
+        "MISSED 8 requests: ours 1.25 of fast, 1.3 is the bar",
+        "MISSED 64 requests: ours 1.25 of fast, 1.3 is the bar",
     ]

@@ -133,12 +133,70 @@ def test_adapters_add_to_a_gate(layers: Layers, rows: int, inputs: int, outputs:
     assert_close(layer(x, adapter_rows(policies)), F.silu(of_gate) * of_up, roundings=4)
 
 
+def quantized(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What 8 bits keep: multiples of a scale, which is kept in `dtype`, of every 32 numbers."""
+    groups = x.float().unflatten(1, (-1, 32))
+    scales = (groups.abs().amax(2, keepdim=True) / 127).to(dtype).float()
+    rounded = (groups / scales.where(scales > 0, 1)).round().clamp(-127, 127)
+    return (rounded.double() * scales.double()).flatten(1)
+
+
+IN_INT8 = [(576, 192), (128, 33), (1536, 576)]
+
+
 @OURS
-@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_a_row_is_the_same_bit_for_bit_beside_any_others(inputs: int, outputs: int) -> None:
+@pytest.mark.parametrize("rows", some(ROWS, 6))
+@pytest.mark.parametrize(("inputs", "outputs"), IN_INT8)
+def test_8_bits_multiply_quantized_rows_with_quantized_weights(rows: int, inputs: int, outputs: int) -> None:
     torch.manual_seed(0)
-    linear = _products.PackedProduct(numbers(outputs, inputs), numbers(outputs))
-    gate = _products.GatedProduct(numbers(outputs, inputs), numbers(outputs, inputs))
+    weight, bias = numbers(outputs, inputs, scale=inputs**-0.5), numbers(outputs)
+    other_weight, other = numbers(outputs, inputs, scale=inputs**-0.5), numbers(rows, outputs)
+    x = numbers(rows, inputs) * numbers(rows, inputs).exp()  # of many sizes
+    x[:, 64:128] = 0
+    rounded = quantized(x, torch.float32)
+    exact, exact_up = (rounded @ quantized(each, torch.bfloat16).T for each in (weight, other_weight))
+    linear = _products.PackedProduct(weight, bias, int8=True)
+    assert_close(linear(x), exact + bias.double())
+    assert_close(linear.add(x, other), exact + bias.double() + other.double())
+    assert_close(_products.GatedProduct(weight, other_weight, int8=True)(x), F.silu(exact) * exact_up)
+
+
+@OURS
+@pytest.mark.parametrize(("inputs", "outputs"), IN_INT8)
+def test_adapters_beside_8_bits_are_in_16(inputs: int, outputs: int) -> None:
+    torch.manual_seed(0)
+    x, policies = numbers(33, inputs), policies_of(33, mixed=True)
+    weight, adapters = numbers(outputs, inputs, scale=inputs**-0.5), adapters_of(inputs, (0, 20), (20, outputs - 20))
+    layer = _products.PackedProduct(weight, int8=True)
+    layer.load_adapters(adapters)
+    exact = quantized(x, torch.float32) @ quantized(weight, torch.bfloat16).T
+    assert_close(layer(x, adapter_rows(policies)), exact + added(adapters, policies, x, outputs), roundings=2)
+
+
+@OURS
+def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row() -> None:
+    layer = _products.PackedProduct(torch.ones(3, 64, dtype=torch.bfloat16), int8=True)
+    x = torch.zeros(4, 64, dtype=torch.bfloat16)
+    x[1, 5], x[2, 6], x[3] = float("nan"), float("inf"), 1e30
+    found = layer(x)
+    assert found[0].tolist() == [0.0] * 3
+    assert found[1:3].isnan().all()
+    torch.testing.assert_close(found[3].float(), torch.full([3], 64e30), rtol=1e-2, atol=0)
+
+
+@OURS
+def test_a_layer_that_no_scale_divides_stays_in_16_bits() -> None:
+    weight, x = numbers(33, 50), numbers(7, 50)
+    assert torch.equal(_products.PackedProduct(weight, int8=True)(x), _products.PackedProduct(weight)(x))
+
+
+@OURS
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_a_row_is_the_same_bit_for_bit_beside_any_others(inputs: int, outputs: int, int8: bool) -> None:
+    torch.manual_seed(0)
+    linear = _products.PackedProduct(numbers(outputs, inputs), numbers(outputs), int8=int8)
+    gate = _products.GatedProduct(numbers(outputs, inputs), numbers(outputs, inputs), int8=int8)
     linear.load_adapters(adapters_of(inputs, (0, outputs)))
     gate.load_adapters(adapters_of(inputs, (0, outputs), (outputs, outputs)))
     x, other, policies = numbers(300, inputs), numbers(300, outputs), policies_of(300, mixed=False)

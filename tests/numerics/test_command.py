@@ -92,6 +92,7 @@ def test_one_that_does_not_ends_with_1_and_the_cause(
         (["--set", "rollout.temprature=1"], "rollout.temperature"),
         (["--steps", "1"], "--steps"),
         (["--tasks", "5"], "take fewer"),
+        (["--set", "engine.quantization=int8"], "set it to none for the comparison"),
     ],
 )
 def test_what_the_configuration_or_the_flags_get_wrong_ends_with_2(

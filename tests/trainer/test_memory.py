@@ -14,9 +14,11 @@ from torch import Tensor
 from trainer_helpers import episode, group, node
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from astune.backbone.memory import ModelShape, estimates
+from astune.backbone.memory import ModelShape, engine_memory, estimates
 from astune.config import load_config
 from astune.config.schema import ModelConfig, OptimConfig
+from astune.engine.local.cpu_llama import CpuLlama
+from astune.engine.local.device import takes_int8
 from astune.trainer.microbatch import MicroBatch, pack
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.recompute import Recomputing
@@ -77,9 +79,24 @@ def test_weights_gradients_and_moments_are_those_of_the_trainer(dtype: str, rank
     assert estimate.parts["weights"] + estimate.parts["gradients and AdamW"] == pytest.approx(n_bytes, rel=0.01)
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_weights_of_the_engine_are_those_that_it_keeps(quantization: str, folder: Path):
+    if not takes_int8(torch.bfloat16):
+        pytest.skip("this CPU lacks AVX512-BF16")
+    causal_lm = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    llama = CpuLlama(causal_lm, int8=quantization == "int8")
+    config = load_config(None, [f"engine.quantization={quantization}"])
+    estimate = engine_memory(config, shape_of(LLAMA), on_gpu=False, in_bfloat16=True)
+    held = tensors_in([llama._tensors, llama._linears, llama._gates])
+    kept = {each.data_ptr(): each for each in held}
+    assert estimate.parts["engine"] == pytest.approx(sum(each.nbytes for each in kept.values()), rel=0.01)
+
+
 def tensors_in(state: object) -> list[Tensor]:
     if isinstance(state, Tensor):
         return [state]
+    if hasattr(state, "load_adapters"):  # a layer of the engine
+        return tensors_in(vars(state))
     below = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
     return [tensor for each in below for tensor in tensors_in(each)]
 

@@ -78,6 +78,9 @@ class ClusterBackbone(Backbone):
             ),
             "models": Refusal(bool(config.models), f"{engine} trains one set of weights", "{}, or train with local"),
             "engine.type": Refusal(config.engine.is_own, f"{engine} samples with servers of its own", "in_process"),
+            "engine.quantization": Refusal(
+                config.engine.quantization != "none", f"{engine} samples with servers of its own", "none"
+            ),
             "model.device": Refusal(config.model.device != "auto", "the machines that train decide", "auto"),
             "deterministic": Refusal(
                 config.deterministic, f"{engine}'s servers schedule requests as they come", "false"

@@ -60,14 +60,14 @@ def is_available(dtype: torch.dtype) -> bool:
     return is_x86() and built and (dtype != torch.bfloat16 or takes_bfloat16())
 
 
-def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+def linear(weight: Tensor, bias: Tensor | None = None, *, int8: bool = False) -> Linear:
     own = _products.are_available(weight.dtype, weight.shape[1])
-    return PackedProduct(weight, bias) if own else OneDnnLinear(weight, bias)
+    return PackedProduct(weight, bias, int8=int8) if own else OneDnnLinear(weight, bias)
 
 
-def gate(gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> Gate:
+def gate(gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None, *, int8: bool = False) -> Gate:
     own = _products.are_available(gate.dtype, gate.shape[1])
-    return GatedProduct(gate, up, biases) if own else OneDnnGate(gate, up, biases)
+    return GatedProduct(gate, up, biases, int8=int8) if own else OneDnnGate(gate, up, biases)
 
 
 class _OneDnn:

@@ -3,9 +3,14 @@
    Compiled by _products.py. A weight lies in panels of COLUMNS outputs, [panel][pair of inputs][output][2], which are
    read from beginning to end. Each output is one sum in float32, of one thread, in an order that only the number of
    inputs decides, and is rounded once: no row's numbers depend on those beside it. What a policy's adapter adds is in
-   that sum; its product with the first factor is rounded too. */
+   that sum; its product with the first factor is rounded too.
 
+   A weight may be in 8 bits, with a scale for each output and GROUP inputs, in the layout of AVX512-VNNI; rows are then
+   brought to 8 bits as well, and a group's products are exact. What adapters add stays in bfloat16. */
+
+#include <float.h>
 #include <immintrin.h>
+#include <math.h>
 #include <omp.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,11 +20,27 @@
 #define INLINE static inline __attribute__((always_inline))
 #define COLUMNS 32 /* of a panel: two vectors of 16 */
 #define ROWS 12    /* together: their sums fill 24 of 32 registers */
+#define ROWS_INT8 8 /* together where they are in 8 bits: their products fill 16 */
 #define CHUNK 192  /* rows that a thread multiplies with one panel */
 #define FEW_ROWS 64
+#define GROUP 32 /* inputs that share a scale where they are in 8 bits */
 
 typedef uint16_t Element;
 typedef int32_t Pair __attribute__((may_alias, aligned(2)));
+
+/* GROUP inputs of a panel in 8 bits, 128 above their value; an instruction reads four of each output. */
+typedef struct {
+    Element scales[COLUMNS];
+    uint8_t weights[GROUP / 4][COLUMNS][4];
+} Group;
+
+/* GROUP inputs of a row in 8 bits, and the product of all of them with -128. */
+typedef struct {
+    float scale;
+    int32_t shift;
+    int8_t numbers[GROUP];
+} RowGroup;
+_Static_assert(sizeof(Group) == COLUMNS * (2 + GROUP) && sizeof(RowGroup) == 8 + GROUP, "_products.py has the sizes");
 
 /* Lay out `rows` rows of w [rows, pairs]; what is missing of the last panel is zero. */
 void pack(const Pair *w, Pair *out, int64_t rows, int64_t pairs, int64_t threads) {
@@ -31,6 +52,11 @@ void pack(const Pair *w, Pair *out, int64_t rows, int64_t pairs, int64_t threads
                 const int64_t row = panel * COLUMNS + c;
                 out[(panel * pairs + pair) * COLUMNS + c] = row < rows ? w[row * pairs + pair] : 0;
             }
+}
+
+/* 16 numbers in float32. */
+INLINE __m512 widened16(const Element *x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)x)), 16));
 }
 
 /* 2^n p(r) with x = n log(2) + r, by the coefficients of Cephes' expf. */
@@ -69,6 +95,65 @@ INLINE void store(__m512 sum, Element *y, int64_t columns) {
     _mm256_mask_storeu_epi16(y, first(columns), (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
+/* The scale that brings GROUP numbers to -127 .. 127; NaN where one of them is NaN or infinite. */
+INLINE float scale_of(const __m512 *x) {
+    __m512 top = _mm512_setzero_ps();
+    __mmask16 unsound = 0;
+    for (int v = 0; v < GROUP / 16; v++) {
+        top = _mm512_max_ps(top, _mm512_abs_ps(x[v]));
+        unsound |= _mm512_cmp_ps_mask(_mm512_sub_ps(x[v], x[v]), _mm512_setzero_ps(), _CMP_UNORD_Q);
+    }
+    return unsound ? NAN : _mm512_reduce_max_ps(top) / 127;
+}
+
+/* Round numbers to multiples of a scale; the sum of the multiples is returned. */
+INLINE int32_t quantize(const __m512 *x, float scale, int8_t *out) {
+    const __m512 inverse = _mm512_set1_ps(scale >= FLT_MIN ? 1 / scale : 0);
+    const __m512i most = _mm512_set1_epi32(127), least = _mm512_set1_epi32(-127);
+    __m512i sum = _mm512_setzero_si512();
+    for (int v = 0; v < GROUP / 16; v++) {
+        __m512i quantized = _mm512_cvtps_epi32(_mm512_mul_ps(x[v], inverse));
+        quantized = _mm512_max_epi32(_mm512_min_epi32(quantized, most), least);
+        sum = _mm512_add_epi32(sum, quantized);
+        _mm_storeu_si128((__m128i *)(out + 16 * v), _mm512_cvtepi32_epi8(quantized));
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
+INLINE void load_group(const Element *x, __m512 *numbers) {
+    for (int v = 0; v < GROUP / 16; v++) numbers[v] = widened16(x + 16 * v);
+}
+
+/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
+void pack_int8(const Element *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
+    const int64_t panels = (rows + COLUMNS - 1) / COLUMNS, groups = inputs / GROUP;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t g = 0; g < groups; g++) {
+            Group *group = out + panel * groups + g;
+            for (int64_t c = 0; c < COLUMNS; c++) {
+                const int64_t row = panel * COLUMNS + c;
+                __m512 numbers[GROUP / 16] = {0};
+                int8_t quantized[GROUP];
+                if (row < rows) load_group(w + row * inputs + g * GROUP, numbers);
+                store(_mm512_set1_ps(scale_of(numbers)), group->scales + c, 1);
+                quantize(numbers, _mm512_cvtss_f32(plus(_mm512_setzero_ps(), group->scales + c, 1)), quantized);
+                for (int i = 0; i < GROUP; i++) group->weights[i / 4][c][i % 4] = quantized[i] + 128;
+            }
+        }
+}
+
+/* Bring x [rows, groups, GROUP] to 8 bits; each thread of the team does its part. */
+INLINE void quantize_rows(const Element *x, RowGroup *out, int64_t rows, int64_t groups) {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < rows * groups; i++) {
+        __m512 numbers[GROUP / 16];
+        load_group(x + i * GROUP, numbers);
+        out[i].scale = scale_of(numbers);
+        out[i].shift = -128 * quantize(numbers, out[i].scale, out[i].numbers);
+    }
+}
+
 /* Write a row of a panel's sums; y has `columns` more columns. A gated panel has 16 outputs before the activation and
    the 16 that they are multiplied with. */
 INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *other, Element *y, int64_t columns,
@@ -82,21 +167,52 @@ INLINE void finish(__m512 low, __m512 high, const float *bias, const Element *ot
     }
 }
 
-/* Rows x [m, inputs] times a panel. */
+/* Rows x [m, inputs] times a panel, which is one of 8 bits where `quantized` [m, groups] are given. */
 typedef struct {
-    const Element *x, *panel;
+    const Element *x;
+    const void *panel;
     int64_t inputs;
+    const RowGroup *quantized;
 } Term;
 
 INLINE void multiply(Term term, __m512 sums[][2], const int m) {
+    const Element *panel = term.panel;
     for (int64_t i = 0; i < term.inputs; i += 2) {
-        const __m512bh low = (__m512bh)_mm512_loadu_si512(term.panel + i * COLUMNS);
-        const __m512bh high = (__m512bh)_mm512_loadu_si512(term.panel + i * COLUMNS + COLUMNS);
+        const __m512bh low = (__m512bh)_mm512_loadu_si512(panel + i * COLUMNS);
+        const __m512bh high = (__m512bh)_mm512_loadu_si512(panel + i * COLUMNS + COLUMNS);
 #pragma GCC unroll 12
         for (int j = 0; j < m; j++) {
             const __m512bh pair = (__m512bh)_mm512_set1_epi32(*(const Pair *)(term.x + j * term.inputs + i));
             sums[j][0] = _mm512_dpbf16_ps(sums[j][0], pair, low);
             sums[j][1] = _mm512_dpbf16_ps(sums[j][1], pair, high);
+        }
+    }
+}
+
+INLINE void multiply_int8(Term term, __m512 sums[][2], const int m) {
+    const RowGroup *x = term.quantized;
+    const Group *panel = term.panel;
+    const int64_t groups = term.inputs / GROUP;
+    for (int64_t g = 0; g < groups; g++) {
+        __m512i products[ROWS_INT8][2];
+#pragma GCC unroll 8
+        for (int j = 0; j < m; j++) products[j][0] = products[j][1] = _mm512_set1_epi32(x[j * groups + g].shift);
+        for (int i = 0; i < GROUP / 4; i++) {
+            const __m512i low = _mm512_loadu_si512(panel[g].weights[i][0]);
+            const __m512i high = _mm512_loadu_si512(panel[g].weights[i][COLUMNS / 2]);
+#pragma GCC unroll 12
+            for (int j = 0; j < m; j++) {
+                const __m512i four = _mm512_set1_epi32(*(const Pair *)(x[j * groups + g].numbers + 4 * i));
+                products[j][0] = _mm512_dpbusd_epi32(products[j][0], low, four);
+                products[j][1] = _mm512_dpbusd_epi32(products[j][1], high, four);
+            }
+        }
+        const __m512 low = widened16(panel[g].scales), high = widened16(panel[g].scales + COLUMNS / 2);
+#pragma GCC unroll 12
+        for (int j = 0; j < m; j++) {
+            const __m512 scale = _mm512_set1_ps(x[j * groups + g].scale);
+            sums[j][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[j][0]), _mm512_mul_ps(low, scale), sums[j][0]);
+            sums[j][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[j][1]), _mm512_mul_ps(high, scale), sums[j][1]);
         }
     }
 }
@@ -108,7 +224,10 @@ INLINE void tile(Term layer, const Term *adapters, int64_t n, const float *bias,
     __m512 sums[ROWS][2];
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++) sums[j][0] = sums[j][1] = _mm512_setzero_ps();
-    multiply(layer, sums, m);
+    if (layer.quantized && m <= ROWS_INT8)
+        multiply_int8(layer, sums, m);
+    else
+        multiply(layer, sums, m);
     for (int64_t k = 0; k < n; k++) multiply(adapters[k], sums, m);
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++)
@@ -142,9 +261,10 @@ INLINE void shape_tiles(int64_t m) {
 }
 
 INLINE void multiply_tiles(Term term, int64_t m) {
+    const Element *panel = term.panel;
     for (int64_t i = 0; i < term.inputs; i += TILE_INPUTS) {
-        _tile_loadd(6, term.panel + i * COLUMNS, 4 * COLUMNS);
-        _tile_loadd(7, term.panel + i * COLUMNS + COLUMNS, 4 * COLUMNS);
+        _tile_loadd(6, panel + i * COLUMNS, 4 * COLUMNS);
+        _tile_loadd(7, panel + i * COLUMNS + COLUMNS, 4 * COLUMNS);
         _tile_loadd(4, term.x + i, 2 * term.inputs);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
@@ -227,7 +347,7 @@ INLINE void multiply_down(const Element *x, const int32_t *policies, const Adapt
             }
             if (tiled && *shape != m) shape_tiles(*shape = m);
             for (int64_t r = 0; r < ranks; r += COLUMNS) {
-                const Term down = {x + row * inputs, adapters[policy].down + r * inputs, inputs};
+                const Term down = {x + row * inputs, adapters[policy].down + r * inputs, inputs, 0};
                 if (tiled)
                     tiles(down, 0, 0, 0, 0, to + r, m, ranks, COLUMNS, 0);
                 else
@@ -240,20 +360,24 @@ INLINE void multiply_down(const Element *x, const int32_t *policies, const Adapt
 /* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where it is given. Gated, a panel's first 16
    outputs go through silu and are multiplied with its others; width is then half of W's rows, and other is not given.
    bias has COLUMNS numbers a panel. policies [rows], where they are given, name a row's adapter or are below 0; inner is
-   room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. With few rows each thread has the same panels every
-   time, and finds them in its cache. */
-_Static_assert(CHUNK % ROWS == 0 && CHUNK % (2 * TILE) == 0, "inner has the blocks of rows that are read from it");
+   room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. quantized is given where W is in 8 bits, room for
+   [rows, groups]. With few rows each thread has the same panels every time, and finds them in its cache. */
+_Static_assert(CHUNK % ROWS == 0 && CHUNK % ROWS_INT8 == 0 && CHUNK % (2 * TILE) == 0,
+               "inner has the blocks of rows that are read from it");
 
-void product(const Element *x, const Element *weight, const float *bias, const Element *other, Element *y,
-             const int32_t *policies, const Adapter *adapters, Element *inner, int64_t n, int64_t ranks, int64_t rows,
-             int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
+void product(const Element *x, const void *weight, const float *bias, const Element *other, Element *y,
+             const int32_t *policies, const Adapter *adapters, Element *inner, RowGroup *quantized, int64_t n,
+             int64_t ranks, int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t threads) {
     const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
-    const int64_t chunks = (rows + CHUNK - 1) / CHUNK, tiled = may_use_tiles && inputs % TILE_INPUTS == 0;
-    const int64_t together = tiled ? 2 * TILE : ROWS;
+    const int64_t chunks = (rows + CHUNK - 1) / CHUNK, groups = quantized ? inputs / GROUP : 0;
+    const int64_t panel_bytes = quantized ? groups * sizeof(Group) : COLUMNS * inputs * sizeof(Element);
+    const int64_t tiled = may_use_tiles && !quantized && inputs % TILE_INPUTS == 0;
+    const int64_t together = quantized ? ROWS_INT8 : tiled ? 2 * TILE : ROWS;
     omp_set_schedule(rows > FEW_ROWS ? omp_sched_dynamic : omp_sched_static, 0);
 #pragma omp parallel num_threads(threads)
     {
         int64_t shape = 0;
+        if (quantized) quantize_rows(x, quantized, rows, groups);
         if (policies)
             multiply_down(x, policies, adapters, inner, n, ranks, rows, inputs, together, tiled, &shape);
 #pragma omp for schedule(runtime)
@@ -261,7 +385,8 @@ void product(const Element *x, const Element *weight, const float *bias, const E
             const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
             for (int64_t row = end - CHUNK; row < rows && row < end; row += together) {
                 const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
-                const Term layer = {x + row * inputs, weight + panel * COLUMNS * inputs, inputs};
+                const Term layer = {x + row * inputs, (const char *)weight + panel * panel_bytes, inputs,
+                                    quantized ? quantized + row * groups : 0};
                 const float *b = bias ? bias + panel * COLUMNS : 0;
                 const Element *o = other ? other + at : 0;
                 Term added[ROWS > 2 * TILE ? ROWS : 2 * TILE];
@@ -270,7 +395,7 @@ void product(const Element *x, const Element *weight, const float *bias, const E
                 for (int64_t policy = 0; policy < n; policy++)
                     if (is_among(policies + row, m, policy))
                         added[k++] = (Term){inner + (policy * rows + row) * ranks,
-                                            adapters[policy].up + panel * COLUMNS * ranks, ranks};
+                                            adapters[policy].up + panel * COLUMNS * ranks, ranks, 0};
                 if (tiled && shape != m) shape_tiles(shape = m);
                 if (tiled)
                     tiles(layer, added, k, b, o, y + at, m, width, width - column, gated);

@@ -1,7 +1,8 @@
 """`_products.c`, compiled where it runs: linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX).
 
-For the few rows of a decoding step they take half to nine tenths of oneDNN's time. A row's numbers do not depend
-on how many rows are multiplied together, which oneDNN does not promise.
+Weights may be in 8 bits, which AVX512-VNNI multiplies. For the few rows of a decoding step products in bfloat16 take
+half to nine tenths of oneDNN's time. A row's numbers do not depend on how many rows are multiplied together, which
+oneDNN does not promise.
 """
 
 from __future__ import annotations
@@ -24,12 +25,19 @@ _SOURCE = Path(__file__).with_suffix(".c")
 _COLUMNS = 32
 """`COLUMNS` of the source."""
 _HALF = _COLUMNS // 2
+_GROUP = 32
+"""`GROUP` of the source."""
+_GROUP_BYTES = _COLUMNS * (2 + _GROUP)
+"""`sizeof(Group)` of the source."""
+_ROW_GROUP_BYTES = 8 + _GROUP
+"""`sizeof(RowGroup)` of the source."""
 _LONG = 1 << 27
 """Multiplications that take some tenths of a millisecond on two cores."""
 
 
 class _Functions(NamedTuple):
     pack: Any
+    pack_int8: Any
     product: Any
     """Keeps the interpreter: what takes less than a millisecond should not wait for other threads to hand it back."""
     long_product: Any
@@ -38,19 +46,25 @@ class _Functions(NamedTuple):
 
 @cache
 def _functions() -> _Functions | None:
-    if "avx512_bf16" not in processor().split():
+    if not {"avx512_bf16", "avx512_vnni"} <= set(processor().split()):
         return None
     library = compiled(_SOURCE, doing="sampling")
     if library is None:
         return None
     packing = CFUNCTYPE(None, *[c_void_p] * 2, *[c_int64] * 3)
-    holding, releasing = (kind(None, *[c_void_p] * 8, *[c_int64] * 7) for kind in (PYFUNCTYPE, CFUNCTYPE))
-    return _Functions(packing(("pack", library)), holding(("product", library)), releasing(("product", library)))
+    holding, releasing = (kind(None, *[c_void_p] * 9, *[c_int64] * 7) for kind in (PYFUNCTYPE, CFUNCTYPE))
+    packs = packing(("pack", library)), packing(("pack_int8", library))
+    return _Functions(*packs, holding(("product", library)), releasing(("product", library)))
 
 
 def are_available(dtype: torch.dtype, inputs: int) -> bool:
     """Whether layers of so many inputs can be multiplied here."""
     return dtype == torch.bfloat16 and inputs % 2 == 0 and _functions() is not None
+
+
+def room_for_quantized(rows: int, inputs: int) -> Tensor:
+    """Return memory for the quantized rows of a product whose weight is in 8 bits."""
+    return torch.empty(rows * inputs // _GROUP * _ROW_GROUP_BYTES, dtype=torch.uint8)
 
 
 class _Adapters(NamedTuple):
@@ -63,18 +77,23 @@ class _Adapters(NamedTuple):
 
 
 class Packed:
-    """A layer for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it."""
+    """A layer for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it.
+
+    Args:
+        int8: keep the weight in 8 bits, where `in` is a multiple of the inputs that have a scale.
+    """
 
     is_row_invariant = True
 
-    def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None) -> None:
+    def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None, *, int8: bool = False) -> None:
         self._outputs, self._inputs = weight_EI.shape
+        self._in_int8 = int8 and self._inputs % _GROUP == 0
         functions = _functions()
         if functions is None:
             raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
         self._functions = functions
-        self._weight = self._packed(weight_EI)
-        missing = len(self._weight) - self._outputs
+        self._weight = self._packed_int8(weight_EI) if self._in_int8 else self._packed(weight_EI)
+        missing = -self._outputs % _COLUMNS
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
         self._adapters: _Adapters | None = None
 
@@ -83,16 +102,28 @@ class Packed:
         """Ranks of the largest adapter, padded to whole panels; 0 without adapters."""
         return self._adapters.ranks if self._adapters else 0
 
+    @property
+    def quantized_inputs(self) -> int:
+        """Inputs of a row that are quantized."""
+        return self._inputs if self._in_int8 else 0
+
     def entry(self) -> list[int]:
         """`Linear` of `decoder.c`, until new adapters are loaded."""
         table = self._adapters.table.data_ptr() if self._adapters else 0
-        return [self._weight.data_ptr(), _address(self._bias) or 0, table, self.ranks]
+        return [self._weight.data_ptr(), _address(self._bias) or 0, table, self.ranks, self._in_int8]
 
     def _packed(self, weight_EI: Tensor) -> Tensor:
         weight_EI = weight_EI.contiguous()
         outputs, inputs = weight_EI.shape
         packed = weight_EI.new_empty(-(-outputs // _COLUMNS) * _COLUMNS, inputs)
         self._functions.pack(weight_EI.data_ptr(), packed.data_ptr(), outputs, inputs // 2, torch.get_num_threads())
+        return packed
+
+    def _packed_int8(self, weight_EI: Tensor) -> Tensor:
+        weight_EI = weight_EI.contiguous()
+        outputs, inputs = weight_EI.shape
+        packed = torch.empty(-(-outputs // _COLUMNS), inputs // _GROUP, _GROUP_BYTES, dtype=torch.uint8)
+        self._functions.pack_int8(weight_EI.data_ptr(), packed.data_ptr(), outputs, inputs, torch.get_num_threads())
         return packed
 
     def load_adapters(self, adapters: Sequence[Sequence[LowRank]]) -> None:
@@ -107,8 +138,8 @@ class Packed:
         self._adapters = _Adapters(addresses.reshape(-1, 2), ranks, kept)
 
     def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
-        down_RI = self._weight.new_zeros(ranks, self._inputs)
-        up_ER = self._weight.new_zeros(self._outputs, ranks)
+        down_RI = torch.zeros(ranks, self._inputs, dtype=torch.bfloat16)
+        up_ER = torch.zeros(self._outputs, ranks, dtype=torch.bfloat16)
         start = 0
         for down, up, first in adapter:
             down_RI[start : start + len(down)] = down
@@ -134,6 +165,7 @@ class Packed:
             numbers, table, ranks = rows.numbers, self._adapters.table, self._adapters.ranks
             policies = len(table)
             inner_PNR = x_NI.new_empty(policies, len(x_NI), ranks)
+        quantized = room_for_quantized(len(x_NI), self._inputs) if self._in_int8 else None
         product(
             x_NI.data_ptr(),
             self._weight.data_ptr(),
@@ -143,6 +175,7 @@ class Packed:
             _address(numbers),
             _address(table),
             _address(inner_PNR),
+            _address(quantized),
             policies,
             ranks,
             len(x_NI),
@@ -167,10 +200,12 @@ class PackedProduct(Packed):
 class GatedProduct(Packed):
     """silu(x G^T) * (x U^T), rounded once: a panel has the same columns of both."""
 
-    def __init__(self, gate_EI: Tensor, up_EI: Tensor, biases: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(
+        self, gate_EI: Tensor, up_EI: Tensor, biases: tuple[Tensor, Tensor] | None = None, *, int8: bool = False
+    ) -> None:
         self._width = len(gate_EI)
         bias = None if biases is None else _interleaved(*(each[:, None] for each in biases))[:, 0]
-        super().__init__(_interleaved(gate_EI, up_EI), bias)
+        super().__init__(_interleaved(gate_EI, up_EI), bias, int8=int8)
 
     def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
         down_RI, up_ER = super()._joined(adapter, ranks)

@@ -77,9 +77,10 @@ class CpuLlama:
 
     Args:
         weights: by name, in place of the model's own.
+        int8: keep the linear layers' weights in 8 bits, where `_products.py` computes them.
     """
 
-    def __init__(self, model: Any, weights: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, model: Any, weights: Mapping[str, Tensor] | None = None, *, int8: bool = False) -> None:
         config, weights = model.config, weights or dict(model.named_parameters())
         self.vocab_size: int = config.vocab_size
         self._layers: int = config.num_hidden_layers
@@ -88,6 +89,7 @@ class CpuLlama:
         self._dim: int = _head_dim(config)
         self._eps: float = config.rms_norm_eps
         self._dtype: torch.dtype = model.dtype
+        self._int8 = int8
         self._kernels = kernels(model.dtype)
         self._rule = Rule(self._dim**-0.5)
         self._rotary = model.model.rotary_emb
@@ -132,7 +134,7 @@ class CpuLlama:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             raise EngineError(f"new weights lack {missing[0]!r}{more}")
         if self._tied:
-            self._linears["lm_head"] = _cpu_linear.linear(self._tensors["model.embed_tokens.weight"])
+            self._linears["lm_head"] = _cpu_linear.linear(self._tensors["model.embed_tokens.weight"], int8=self._int8)
         self._give_adapters()
         self._decoder = self._compiled_decoder()
 
@@ -142,9 +144,10 @@ class CpuLlama:
         biases = [part for part in parts if part.dim() == 1]
         if group.endswith("gate_up"):
             of_both = (biases[0], biases[1]) if biases else None
-            self._gates[group] = _cpu_linear.gate(weights[0], weights[1], of_both)
+            self._gates[group] = _cpu_linear.gate(weights[0], weights[1], of_both, int8=self._int8)
         else:
-            self._linears[group] = _cpu_linear.linear(torch.cat(weights), torch.cat(biases) if biases else None)
+            bias = torch.cat(biases) if biases else None
+            self._linears[group] = _cpu_linear.linear(torch.cat(weights), bias, int8=self._int8)
 
     def drop(self) -> None:
         self._decoder = None

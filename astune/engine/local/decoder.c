@@ -8,10 +8,10 @@
 #include "kernels.c"
 
 typedef struct {
-    const Element *weight;
+    const void *weight;
     const float *bias;
     const Adapter *adapters;
-    int64_t ranks;
+    int64_t ranks, in_int8;
 } Linear;
 
 typedef struct {
@@ -28,13 +28,14 @@ typedef struct {
     const int64_t *positions, *slots, *lengths, *prefixes, *shared;
     float *scores;
     const int32_t *policy_of_row; /* 0 where no row has an adapter */
+    RowGroup *quantized;          /* [rows, groups] of the widest layer in 8 bits */
 } Step;
 
 INLINE void linear(const Step *s, const Linear *l, const Element *x, const Element *other, Element *y, Element *inner,
                    int64_t inputs, int64_t width, int64_t gated) {
     const int64_t policies = s->policy_of_row && l->adapters ? s->policies : 0;
-    product(x, l->weight, l->bias, other, y, policies ? s->policy_of_row : 0, l->adapters, inner, policies, l->ranks,
-            s->rows, inputs, width, gated, s->threads);
+    product(x, l->weight, l->bias, other, y, policies ? s->policy_of_row : 0, l->adapters, inner,
+            l->in_int8 ? s->quantized : 0, policies, l->ranks, s->rows, inputs, width, gated, s->threads);
 }
 
 /* x [rows, width] in place; room is for [rows, width + (2 heads + 2 kv_heads) dim + inner_width] and, behind these,

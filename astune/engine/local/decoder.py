@@ -19,7 +19,7 @@ from torch import Tensor
 from astune.engine.compiled import addresses, compiled, declare
 from astune.engine.local._cpu_adapters import AdapterRows
 from astune.engine.local._cpu_linear import Gate, Linear
-from astune.engine.local._products import Packed
+from astune.engine.local._products import Packed, room_for_quantized
 from astune.engine.local.attention import Tokens
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Step(ctypes.Structure):
         *((name, c_int64) for name in ("policies", "rows", "capacity", "threads", "score_room")),
         *((name, c_float) for name in ("eps", "scale")),
         *((name, c_void_p) for name in ("cos", "sin", "positions", "slots", "lengths", "prefixes", "shared")),
-        *((name, c_void_p) for name in ("scores", "policy_of_row")),
+        *((name, c_void_p) for name in ("scores", "policy_of_row", "quantized")),
     ]
 
 
@@ -89,6 +89,7 @@ class CompiledDecoder:
         self._layers = layers
         self._policies = policies
         self._ranks = max(product.ranks for layer in layers for product in layer.packed)
+        self._quantized_inputs = max(product.quantized_inputs for layer in layers for product in layer.packed)
         self._table = torch.tensor([layer.entry() for layer in layers])
 
     @classmethod
@@ -113,6 +114,7 @@ class CompiledDecoder:
         """Compute all layers in place of x; keys and values are stored in the batch's cache."""
         shape, cache, n = self._shape, batch.cache, len(x_NW)
         policy_of_row = rows.numbers if rows and self._ranks else None
+        quantized = room_for_quantized(n, self._quantized_inputs)
         step = _Step(
             len(self._layers),
             *shape.sizes,
@@ -125,6 +127,7 @@ class CompiledDecoder:
             shape.scale,
             *addresses(*angles, batch.positions, *attention.places, attention.scores),
             None if policy_of_row is None else policy_of_row.data_ptr(),
+            quantized.data_ptr(),
         )
         self._table[:, -2:] = torch.tensor([addresses(*pair) for pair in zip(cache.keys, cache.values, strict=True)])
         room = x_NW.new_empty(n * (shape.numbers_of_a_row + self._policies * self._ranks))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from astune.engine.local import _cpu_linear
+from astune.engine.local import _cpu_linear, _products
 from astune.schema import ConfigError
 
 
@@ -30,3 +30,8 @@ def pick_dtype(name: Literal["auto", "bfloat16", "float32"], device: torch.devic
     else:
         fast = True
     return torch.bfloat16 if fast else torch.float32
+
+
+def takes_int8(dtype: torch.dtype) -> bool:
+    """Whether a model of this dtype can sample with weights in 8 bits here."""
+    return _products.are_available(dtype, inputs=2)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +26,7 @@ from astune.engine.local._scheduler import Request, Scheduler
 from astune.engine.local.allocator import give_back_freed_memory, set_up_cpu_memory
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.engine.local.cpu_llama import CpuLlama, is_supported
-from astune.engine.local.device import pick_device, pick_dtype
+from astune.engine.local.device import pick_device, pick_dtype, takes_int8
 from astune.engine.local.grammar import Grammars, Matcher
 from astune.engine.local.kernels import can_attend_to
 from astune.engine.local.slots import SlotCache
@@ -122,7 +122,7 @@ class InProcessEngine:
                 f"rollout.max_model_len is {max_model_len}, but the model's context is {context} tokens",
                 hint=f"set rollout.max_model_len to {context} or less",
             )
-        token_model = (CpuLlama if is_supported(transformers_model) else HfModel)(transformers_model)
+        token_model = _token_model(transformers_model, int8=engine.quantization == "int8")
         windowed = isinstance(token_model, HfModel) and token_model.windowed
         require_within_bounds(transformers_model.config.get_text_config(), max_model_len, windows=not windowed)
         token_model.load_adapters(
@@ -336,6 +336,21 @@ class InProcessEngine:
             with self._changed:
                 self._loads.pop(0)
             load.waiter.finish(None)
+
+
+def _token_model(model: Any, *, int8: bool) -> TokenModel:
+    """The fastest implementation of a transformers model.
+
+    Raises:
+        ConfigError: `int8`, and no implementation has products in 8 bits.
+    """
+    is_llama = is_supported(model)
+    if int8 and not (is_llama and takes_int8(model.dtype)):
+        raise ConfigError(
+            f"engine.quantization: int8 does not compute a {model.config.model_type} in {model.dtype} here",
+            hint="set it to none, or see docs/en/engines.md for the models and CPUs that it is for",
+        )
+    return CpuLlama(model, int8=int8) if is_llama else HfModel(model)
 
 
 class _Load(NamedTuple):

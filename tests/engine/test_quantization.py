@@ -1,0 +1,89 @@
+"""Sampling with weights in 8 bits: near the model's own probabilities, with its newest weights, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_helpers import Weights, load, own_logprobs, transformers_model
+from pydantic import ValidationError
+from test_architectures import save_random
+
+from astune.backbone.base import find_backbone
+from astune.config.schema import AstuneConfig
+from astune.engine import InProcessEngine
+from astune.engine.local.device import takes_int8
+from astune.schema import ConfigError, EngineError, SamplingParams
+
+HERE = pytest.mark.skipif(not takes_int8(torch.bfloat16), reason="this CPU lacks AVX512-BF16")
+PROMPT = [504, 3575, 282, 4649, 314]
+"""The capital of France is"""
+
+
+async def difference(engine: InProcessEngine, model: Any) -> float:
+    """Mean distance of sampled log-probabilities from those of transformers in float32."""
+    completion = await engine.generate(PROMPT, SamplingParams(max_tokens=200, seed=1), session="a")
+    return float((torch.tensor(completion.logprobs) - own_logprobs(model, PROMPT, completion)).abs().mean())
+
+
+@pytest.fixture
+async def int8(smol_folder: Path) -> AsyncIterator[InProcessEngine]:
+    engine = load(smol_folder, dtype="bfloat16", quantization="int8")
+    yield engine
+    await engine.aclose()
+
+
+@HERE
+async def test_probabilities_are_near_the_models(int8: InProcessEngine, smol_folder: Path) -> None:
+    model, in_16_bits = transformers_model(smol_folder), load(smol_folder, dtype="bfloat16")
+    assert await difference(in_16_bits, model) < await difference(int8, model) < 0.12
+    await in_16_bits.aclose()
+
+
+@HERE
+async def test_new_weights_are_brought_to_8_bits(int8: InProcessEngine, smol_folder: Path) -> None:
+    model = transformers_model(smol_folder)
+    for layer in model.model.layers:
+        layer.mlp.down_proj.weight.data *= 0.8
+    before = await difference(int8, model)
+    await int8.load_weights(Weights(1, model))
+    assert await difference(int8, model) < 0.12 < before
+    model.model.layers[3].mlp.down_proj.weight.data[3, 3] = float("nan")
+    await int8.load_weights(Weights(2, model))
+    with pytest.raises(EngineError, match="not finite"):
+        await int8.generate(PROMPT, SamplingParams(max_tokens=5), session="b")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "named"),
+    [("GPTNeoX", "bfloat16", "a gpt_neox in torch.bfloat16"), ("Llama", "float32", "a llama in torch.float32")],
+)
+def test_a_model_without_such_products_is_refused(architecture: str, dtype: str, named: str, tmp_path: Path) -> None:
+    save_random(architecture, {}, tmp_path)
+    with pytest.raises(ConfigError, match=f"int8 does not compute {named}") as refused:
+        load(tmp_path, dtype=dtype, quantization="int8")
+    assert "set it to none" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"engine": {"type": "vllm"}}, "engine.type vllm does not quantize: set engine.quantization to none"),
+        ({"deterministic": True}, "set engine.quantization to none"),
+    ],
+)
+def test_an_experiment_that_it_does_not_fit_is_refused(settings: dict[str, Any], named: str) -> None:
+    engine = {"quantization": "int8"} | settings.get("engine", {})
+    with pytest.raises(ValidationError, match=named):
+        AstuneConfig.model_validate(settings | {"engine": engine})
+
+
+@pytest.mark.parametrize("backbone", ["verl", "trinity"])
+def test_a_cluster_samples_with_its_own_servers(backbone: str) -> None:
+    config = AstuneConfig.model_validate({"backbone": backbone, "engine": {"quantization": "int8"}})
+    with pytest.raises(ConfigError, match=f"engine.quantization cannot be used with backbone {backbone}") as refused:
+        find_backbone(backbone).check(config)
+    assert refused.value.hint == "set it to none"
