@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from engine_helpers import Weights, transformers_model
@@ -48,6 +52,16 @@ def test_a_buffer_of_zeros_takes_memory_only_where_it_is_written() -> None:
     assert resident() - before > 60 * 2**20
     del buffer
     assert resident() - before < 32 * 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve by rules of their own")
+def test_nothing_is_reserved_for_what_is_not_written() -> None:
+    """Nor when the process forks, as it does for a program of another user."""
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        pytest.skip("this machine reserves all memory that is asked for")
+    buffer = zeros((2 * psutil.virtual_memory().total,), torch.uint8, torch.device("cpu"))
+    buffer[-1] = 1
+    subprocess.run(["true"], user=os.geteuid(), check=True)  # with a user, Python forks
 
 
 async def test_requests_wait_for_weights_that_were_dropped(tiny: InProcessEngine, tiny_folder: Path) -> None:

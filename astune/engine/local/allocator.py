@@ -14,6 +14,7 @@ import math
 import mmap
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -29,6 +30,8 @@ _KERNELS_KEPT = 64
 1,024 of them lie between the heap's other blocks: of 256 numbers of rows, 1.3 GiB were left over, with 64 kept 0.01."""
 _LEAST_MAPPED = 1 << 16
 """Bytes of a buffer that is worth a mapping of its own, which is of whole pages."""
+_NO_RESERVE = 0x4000 if (sys.platform, platform.machine()) in {("linux", "x86_64"), ("linux", "aarch64")} else 0
+"""`MAP_NORESERVE`, which the module `mmap` lacks; other systems have another number, or none."""
 _ALIGNED = 64
 """Bytes at whose multiples a tensor begins."""
 
@@ -89,8 +92,12 @@ def zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _mapping(n_bytes: int, advice: str) -> mmap.mmap:
-    """Memory of the system's, which is advised about its pages where it takes advice."""
-    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Memory of the system's, which is advised about its pages where it takes advice.
+
+    Nothing is reserved for pages that are not written: Linux refuses a reservation above the machine's memory, and
+    counts it once more when the process forks.
+    """
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
     if hasattr(mmap, advice):
         with suppress(OSError):  # a kernel without large pages
             pages.madvise(getattr(mmap, advice))
