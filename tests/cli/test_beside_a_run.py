@@ -156,7 +156,7 @@ def test_ctrl_c_again_while_companions_end_ends_at_once_and_leaves_no_process(st
     process.send_signal(signal.SIGINT)
     eventually(lambda: status_of(tmp_path)["status"] == "interrupted", "its end is recorded")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=8) == 130
+    assert process.wait(timeout=5) == 130
     eventually(lambda: with_marker(marker) == [], "every process ends", timeout_s=30)
 
 
