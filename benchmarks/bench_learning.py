@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from astune.backbone.origin import own_sources
 from astune.config.tutorials import DEMO, DEMO_SETTINGS, tutorial_file
 from astune.runs import RunDirectory
 from benchmarks import bench_trl, transfer
@@ -242,7 +243,7 @@ def beside(bar: Bar, data: dict[str, Any]) -> list[str]:
 
 def _fingerprint(conf: Path) -> str:
     """Of the tutorial and of all of astune, taken before a run: what other code reached says nothing of this one."""
-    files = sorted([*conf.parent.glob("*.yaml"), *conf.parent.glob("*.py"), *(ROOT / "astune").rglob("*.py")])
+    files = sorted([*conf.parent.glob("*.yaml"), *conf.parent.glob("*.py"), *own_sources()])
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())

@@ -30,7 +30,8 @@ def origin_of(config: AstuneConfig, models: Iterable[Path], base_dir: Path | Non
     settings = config.model_dump(mode="json")
     if "__main__->" in str(settings):
         return ""
-    files = {*_code(), *_named(settings, [Path.cwd(), *([base_dir] if base_dir else [])])}
+    folders = [Path.cwd(), *([base_dir] if base_dir else [])]
+    files = {*own_sources(), *_beside_loaded_modules(), *_named(settings, folders)}
     files |= {file for folder in models for file in folder.glob("*")}
     digest = hashlib.sha256(orjson.dumps([sys.version, settings, sorted(_packages())]))
     for file in sorted({file.resolve() for file in files}):
@@ -40,8 +41,12 @@ def origin_of(config: AstuneConfig, models: Iterable[Path], base_dir: Path | Non
     return digest.hexdigest()
 
 
-def _code() -> Iterator[Path]:
-    yield from Path(astune.__file__).parent.rglob("*.py")
+def own_sources() -> Iterator[Path]:
+    """Return the files of ASTuner's code, in Python and in C."""
+    return (file for file in Path(astune.__file__).parent.rglob("*") if file.suffix in {".py", ".c", ".h"})
+
+
+def _beside_loaded_modules() -> Iterator[Path]:
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     for folder in {Path(file).parent for file in loaded if file and is_users(file)}:
         yield from folder.glob("*.py")
