@@ -208,6 +208,7 @@ async def test_a_rubrics_judge_gives_the_weighted_part_that_is_met(server: Answe
     [
         ("themes: []", "themes: List should have at least 1 item"),
         ("themes: [{theme: a, rubrics: [{text: x, wieght: 1}]}]", r"themes.0.rubrics.0.wieght"),
+        ("themes: [{theme: a, rubrics: [{text: x, weight: .inf}]}]", r"rubrics.0.weight: Input should be a finite"),
         ("[", "holds no rubrics"),
     ],
 )
