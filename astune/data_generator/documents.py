@@ -91,6 +91,7 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
             seen.add(path.resolve())
             name = path.relative_to(root).as_posix() if root.is_dir() else path.name
             name = name if name not in names else str(path)
+            name = name.encode("utf-8", "backslashreplace").decode()  # a name may be in another encoding
             names.add(name)
             yield path, name
 

@@ -11,7 +11,7 @@ from astune.data_generator.documents import Document
 Count = Callable[[str], int]
 """Count the tokens of a text."""
 
-_HEADING = re.compile(r"(#{1,6})\s+(.+?)\s*#*\s*$")
+_HEADING = re.compile(r"(#{1,6})\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _SHORT_FORMS = (
     r"(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bFig)(?<!\bNo)(?<!\b[A-Z])"
@@ -94,7 +94,8 @@ def _blocks(text: str) -> Iterator[_Block]:
             lines.append(line)
         elif heading := _HEADING.match(line):
             yield from paragraph()
-            yield _Block(heading[2], level=len(heading[1]))
+            title = heading[2].rstrip()
+            yield _Block(title.rstrip("#").rstrip() or title, level=len(heading[1]))
         elif not line.strip():
             yield from paragraph()
         else:
@@ -110,6 +111,7 @@ def _pieces(block: _Block, tokens: int, count: Count) -> Iterator[str]:
     lines = block.text.split("\n")
     if block.whole:
         head = lines[:2] if lines[0].lstrip().startswith("|") and len(lines) > 2 else []
+        head = head if 2 * count("\n".join(head)) <= tokens else []
         yield from _packed(lines[len(head) :], "\n", tokens, count, head="\n".join([*head, ""]))
         return
     sentences = [each for each in _SENTENCE_END.split(block.text) if each and each.strip()]
@@ -117,17 +119,25 @@ def _pieces(block: _Block, tokens: int, count: Count) -> Iterator[str]:
 
 
 def _packed(parts: list[str], between: str, tokens: int, count: Count, head: str = "") -> Iterator[str]:
-    """The parts joined, as many as fit; one that is too long by itself is cut between words."""
+    """The parts joined, as many as fit; one that is too long by itself is cut between words, or within one."""
     held: list[str] = []
     for part in parts:
         if held and count(head + between.join([*held, part])) > tokens:
             yield head + between.join(held)
             held = []
         if count(head + part) > tokens:
-            words = part.split(" ")
-            step = max(1, len(words) * tokens // max(1, count(part)))
-            yield from (head + " ".join(words[at : at + step]) for at in range(0, len(words), step))
+            yield from (head + piece for piece in _cut(part, tokens, count))
         else:
             held.append(part)
     if held:
         yield head + between.join(held)
+
+
+def _cut(text: str, tokens: int, count: Count) -> Iterator[str]:
+    """Pieces of a text that is too long, with about as many tokens: of its words, or of the letters of one word."""
+    words = text.split(" ")
+    parts, between = (words, " ") if len(words) > 1 else (text, "")
+    step = max(1, len(parts) * tokens // max(1, count(text)))
+    for at in range(0, len(parts), step):
+        piece = between.join(parts[at : at + step])
+        yield from _cut(piece, tokens, count) if len(piece) > 1 and count(piece) > 2 * tokens else [piece]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,13 @@ def test_text_is_read_in_many_encodings_and_what_cannot_be_read_is_named(tmp_pat
     assert all("Grüße" in each.text or "黄河" in each.text for each in documents)
 
 
+def test_a_name_in_another_encoding_is_spelled_out(tmp_path: Path) -> None:
+    for name in (b"\xce\xc4.md", b"\xce\xc5.md"):
+        (tmp_path / os.fsdecode(name)).write_text(f"# Text\n{name!r}")
+    documents, _ = read_documents([tmp_path])
+    assert [each.name.encode("ascii") for each in documents] == [b"\\udcce\\udcc4.md", b"\\udcce\\udcc5.md"]
+
+
 def test_a_path_that_is_not_there_and_a_folder_without_documents_are_errors(tmp_path: Path) -> None:
     with pytest.raises(TaskReaderError, match="no file or folder"):
         read_documents([tmp_path / "none"])
@@ -91,6 +99,17 @@ def test_passages_keep_headings_tables_and_sentences_and_the_limit() -> None:
         for n in range(60)
     )
     assert not any(each.text.rstrip().endswith(("e.g.", "Dr.", "No.")) for each in made)
+
+
+def test_a_word_without_end_is_cut_too_and_a_heading_of_blanks_takes_no_time() -> None:
+    picture = f"![a picture](data:image/png;base64,{'iVBORw0KGgo' * 2000})"
+    wide = "|".join(f" column {n} " for n in range(400))
+    blanks = f"# The bridge{' ' * 20_000}over the river ##"
+    text = f"{blanks}\n\nIt was built long ago, {picture} as one sees.\n\n|{wide}|\n|---|\n|{wide}|\n|{wide}|"
+    made = passages_of(Document("d.md", text), 100, lambda text: len(text) // 4)
+    assert max(len(each.text) // 4 for each in made) <= 210
+    assert made[0].headings[0].split() == ["The", "bridge", "over", "the", "river"]
+    assert "".join(each.text for each in made).count("column 399") == 3
 
 
 def test_a_question_in_nearly_the_same_words_is_a_duplicate_and_one_with_other_numbers_is_not() -> None:
