@@ -24,13 +24,17 @@ def implicit_ratings(interactions: Iterable[Interaction]) -> Iterator[Rating]:
     """The ratings that the rules derive from interactions, which come by session and time."""
     for session, of_it in itertools.groupby(interactions, key=lambda each: each.session):
         if session:
-            yield from _of_session(list(of_it))
+            of_users: dict[str, list[Interaction]] = {}
+            for turn in of_it:  # users who begin alike share a session that nobody named
+                of_users.setdefault(turn.user, []).append(turn)
+            for turns in of_users.values():
+                yield from _of_session(turns)
 
 
 def _of_session(turns: Sequence[Interaction]) -> Iterator[Rating]:
     for turn, following in itertools.pairwise(turns):
         asked, then = _question(turn), _question(following)
-        if asked and asked == then:
+        if asked and asked == then and not _is_step_to(turn, following):
             yield _rating(turn, "repeated_question", -1.0, 0.3)
         elif _alike(asked, then):
             yield _rating(turn, "reworded_question", -0.5, 0.3)
@@ -64,10 +68,22 @@ def _alike(one: str, other: str) -> bool:
     return bool(words and others) and one != other and len(words & others) / len(words | others) >= _ALIKE
 
 
+def _is_step_to(turn: Interaction, following: Interaction) -> bool:
+    """Whether both answer the question as it was asked once, such as before and after a tool's result."""
+    added = following.messages[len(turn.messages) :]
+    return _goes_on(turn, following) and all(message.get("role") != "user" for message in added)
+
+
+def _goes_on(turn: Interaction, following: Interaction) -> bool:
+    """Whether the following turn has an answer in the place of this one's, which is not its own last one."""
+    place = len(turn.messages) - 1
+    return len(following.messages) > place + 1 and _same(turn.messages[:place], following.messages[:place])
+
+
 def _kept_answer(turn: Interaction, following: Interaction) -> str | None:
     """The answer that the following turn has in place of this one; None where it does not continue from it."""
     place = len(turn.messages) - 1
-    if len(following.messages) <= place or not _same(turn.messages[:place], following.messages[:place]):
+    if not _goes_on(turn, following):
         return None
     answer = following.messages[place]
     return text_of(answer) if answer.get("role") == "assistant" and not answer.get("tool_calls") else None

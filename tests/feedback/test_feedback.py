@@ -306,6 +306,21 @@ def test_sessions_say_what_nobody_wrote_down() -> None:
     assert (correction.corrected_answer, correction.weight) == ("Roses are blue", 0.5)
 
 
+def test_answers_that_nobody_edited_or_asked_for_again_have_no_such_opinion() -> None:
+    asked = {"role": "user", "content": "How warm is it?"}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "look"}}]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "20"}
+    sampled_again = [said("a", "Greet", "Hi", session="s", at=1), said("b", "Greet", "Hello", session="s", at=2)]
+    assert [each.kind for each in implicit_ratings(sampled_again)] == ["implicit:repeated_question"]
+    steps = [
+        Interaction("c", [asked, call], session="t", created_at=1),
+        Interaction("d", [asked, call, result, {"role": "assistant", "content": "20 degrees"}], session="t"),
+    ]
+    assert not list(implicit_ratings(steps))
+    of_two = [said(user, "Hello", "Hi", session="same beginning", user=user) for user in ("ann", "bob")]
+    assert not list(implicit_ratings(of_two))
+
+
 def test_accepted_and_corrected_answers_become_tasks_that_no_session_shares(tmp_path: Path) -> None:
     store = FeedbackStore(tmp_path / "feedback.sqlite3")
     for number in range(60):
