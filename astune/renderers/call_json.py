@@ -3,12 +3,14 @@
     {"name": "look", "arguments": {"city": "Ro        is a call of look, whose arguments begin with {"city": "Ro
 
 What is read of a beginning is a beginning of what is read in the end: of an unfinished call only what no continuation
-that makes it a call can change. An object that repeats a key is therefore none.
+that makes it a call can change. An object that repeats a key is therefore none. One with NaN or 1e999 is none either:
+Python reads them as numbers, which no answer in JSON can hold.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -27,10 +29,10 @@ def read_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is none, or repeats a key.
+        ValueError: it is none, repeats a key, or has a number that JSON has not.
         RecursionError: it is nested too deep.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
 
 
 def repeats_a_key(text: str) -> bool:
@@ -38,6 +40,18 @@ def repeats_a_key(text: str) -> bool:
     try:
         read_json(text)
     except _RepeatedKey:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def is_beyond_json(arguments: Any) -> bool:
+    """Return whether arguments, or their text, have a number that JSON has not."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    try:
+        json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except _NoNumber:
         return True
     except (ValueError, RecursionError):
         return False
@@ -74,6 +88,19 @@ def beginning_of_call(text: str) -> tuple[str, str] | None:
 
 class _RepeatedKey(ValueError):
     """An object has a key twice."""
+
+
+class _NoNumber(ValueError):
+    """A number is not one of JSON's."""
+
+
+def _no_number(name: str) -> Any:
+    raise _NoNumber(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astune.renderers import plain_tools
-from astune.renderers.call_json import beginning_of_call, read_json, repeats_a_key
+from astune.renderers.call_json import beginning_of_call, is_beyond_json, read_json, repeats_a_key
+from astune.renderers.renderer import Reply
 
 TEXTS = st.text(alphabet='ab"\\/{}[],: \n\t\u00e9漢🙂\ud83d\ude42', max_size=8)
 VALUES = st.recursive(
@@ -101,6 +102,15 @@ def test_nothing_of_broken_json_is_taken_back(pieces: list[str]) -> None:
 )
 def test_only_what_is_certain_is_found(text: str, found: tuple[str, str] | None) -> None:
     assert beginning_of_call(text) == found
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_has_not_makes_no_call(number: str) -> None:
+    text = f'<tool_call>{{"name": "add", "arguments": {{"a": [{number}]}}}}</tool_call>'
+    assert plain_tools.read(text) == Reply(text, malformed=[text])
+    assert is_beyond_json(f'{{"a": {number}}}')
+    assert is_beyond_json(json.loads(f'{{"a": {number}}}'))
+    assert not is_beyond_json({"a": "NaN"})
 
 
 def test_an_object_that_repeats_a_key_is_no_call() -> None:
