@@ -20,6 +20,7 @@ from astune.gateway.chat_completions import (
     Sampled,
     StopText,
     plain_text,
+    shaped,
     validated,
 )
 from astune.gateway.live_answers import LiveAnswer, Sent
@@ -62,16 +63,16 @@ def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]
     messages = [{"role": "system", "content": plain_text(request.system, "system")}] if request.system else []
     for position, message in enumerate(request.messages):
         messages += _messages_of(message, f"messages.{position}")
-    chat = ChatRequest(
-        model=request.model,
-        messages=messages,
-        tools=[_tool_of(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())] or None,
-        tool_choice=_choice_of(request.tool_choice),
-        max_completion_tokens=request.max_tokens,
-        stream=request.stream,
-        stop=request.stop_sequences,
-    )
-    return chat, overridden
+    asked = {
+        "model": request.model,
+        "messages": messages,
+        "tools": [_tool_of(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())] or None,
+        "tool_choice": _choice_of(request.tool_choice),
+        "max_completion_tokens": request.max_tokens,
+        "stream": request.stream,
+        "stop": request.stop_sequences,
+    }
+    return shaped(ChatRequest, asked), overridden
 
 
 def read_count_request(body: Any) -> ChatRequest:

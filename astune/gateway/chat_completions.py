@@ -201,14 +201,23 @@ def validated(
         raise Refused("the body is expected to be a JSON object")
     asked = {key: value for key, value in body.items() if key not in (*overridden, *without_effect)}
     empty = [key for key in asked if key not in shape.model_fields and asked[key] in _NOTHING]
+    request = shaped(shape, {key: asked[key] for key in asked if key not in empty})
+    return request, sorted(key for key in body.keys() & set(overridden) if body[key] is not None)
+
+
+def shaped(shape: type[Shape], asked: dict[str, Any]) -> Shape:
+    """The keys of a request in their shape.
+
+    Raises:
+        Refused: they do not have it.
+    """
     try:
-        request = shape.model_validate({key: asked[key] for key in asked if key not in empty})
+        return shape.model_validate(asked)
     except ValidationError as cause:
         first = cause.errors()[0]
         key = ".".join(map(str, first["loc"]))
         known = "is not offered here" if first["type"] == "extra_forbidden" else f"is wrong: {first['msg']}"
         raise Refused(f"{key} {known}", key=key, hint="docs/en/any_agent.md lists what is offered") from cause
-    return request, sorted(key for key in body.keys() & set(overridden) if body[key] is not None)
 
 
 def plain_text(content: Any, place: str) -> str:

@@ -21,6 +21,7 @@ from astune.gateway.chat_completions import (
     error_of,
     plain_text,
     require_tools,
+    shaped,
     validated,
 )
 from astune.gateway.live_answers import CallPiece, LiveAnswer, Sent
@@ -96,30 +97,32 @@ def read_request(body: Any, kept: Conversations) -> tuple[ChatRequest, list[str]
         messages += kept[request.previous_response_id]
     messages += _messages_of(request.input)
     tools = [_tool_of(tool, f"tools.{number}") for number, tool in enumerate(request.tools or ())]
-    chat = ResponsesChat(
-        model=request.model,
-        messages=messages,
-        tools=tools or None,
-        tool_choice=_choice_of(request.tool_choice),
-        response_format=_format_of(request.text),
-        max_completion_tokens=request.max_output_tokens,
-        stream=request.stream,
-        instructions=request.instructions,
-        store=request.store is not False,
-        echo={
-            "instructions": request.instructions,
-            "max_output_tokens": request.max_output_tokens,
-            "metadata": {},
-            "model": request.model,
-            "parallel_tool_calls": True,
-            "previous_response_id": request.previous_response_id,
-            "store": request.store is not False,
-            "text": request.text or {"format": {"type": "text"}},
-            "tool_choice": request.tool_choice or "auto",
-            "tools": request.tools or [],
-            "truncation": "disabled",
-        },
-    )
+    echo = {
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": {},
+        "model": request.model,
+        "parallel_tool_calls": True,
+        "previous_response_id": request.previous_response_id,
+        "store": request.store is not False,
+        "text": request.text or {"format": {"type": "text"}},
+        "tool_choice": request.tool_choice or "auto",
+        "tools": request.tools or [],
+        "truncation": "disabled",
+    }
+    asked = {
+        "model": request.model,
+        "messages": messages,
+        "tools": tools or None,
+        "tool_choice": _choice_of(request.tool_choice),
+        "response_format": _format_of(request.text),
+        "max_completion_tokens": request.max_output_tokens,
+        "stream": request.stream,
+        "instructions": request.instructions,
+        "store": request.store is not False,
+        "echo": echo,
+    }
+    chat = shaped(ResponsesChat, asked)
     require_tools(chat)
     return chat, overridden
 

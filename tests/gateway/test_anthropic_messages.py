@@ -21,6 +21,7 @@ ASK: list[Any] = [{"role": "user", "content": "How many?"}]
 SYSTEM = "Be brief."
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ADD: Any = {"name": "add", "description": "Adds.", "input_schema": SCHEMA}
+USE: Any = {"type": "tool_use", "id": "c", "name": "add", "input": {}}
 ADD_FOR_OPENAI: Any = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": SCHEMA}}
 
 
@@ -118,6 +119,10 @@ def test_a_call_and_its_result_go_on_without_a_branch(streamed: bool, renderer: 
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages.0"),
+        (
+            {"messages": [{"role": "assistant", "content": [{**USE, "name": ""}]}]},
+            "function.name is wrong: String should",
+        ),
         ({"container": "c"}, "container"),
         ({"tool_choice": {"type": "sometimes"}, "tools": [ADD]}, "sometimes"),
     ],

@@ -125,6 +125,10 @@ async def test_a_short_answer_is_incomplete(renderer: Renderer) -> None:
         ({"background": True}, "background"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"conversation": "c"}, "conversation"),
+        (
+            {"input": [{"type": "function_call", "call_id": "c", "name": "", "arguments": "{}"}]},
+            "messages.0.tool_calls.0.function.name",
+        ),
     ],
     ids=str,
 )
