@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -35,6 +36,8 @@ _NO_RETRY = {"x-should-retry": "false"}
 _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
 
+_LONG_INTEGER = re.compile(rb"\d{19}")
+"""One that `orjson` may round: it reads integers beyond 64 bits as floats."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 WRONG_KEY = "the API key is wrong, or no longer valid: that of an episode ends with the episode"
 
@@ -227,9 +230,9 @@ async def body_of(http: Request) -> bytes:
 
 
 def json_of(body: bytes) -> object:
-    """Strict JSON: no NaN and limited depth. Half a character becomes �."""
+    """Strict JSON: no NaN and limited depth. Half a character becomes �; a long integer stays what it is."""
     try:
-        return orjson.loads(body)
+        return _exact(body)
     except ValueError as cause:
         value = _with_halves(body)
         if value is None:
@@ -242,9 +245,19 @@ def _with_halves(body: bytes) -> Any:
     if b"\\ud" not in body.lower():
         return None
     try:
-        return orjson.loads(encoded(json.loads(body)))
+        return _exact(encoded(json.loads(body)))
     except (ValueError, RecursionError):
         return None
+
+
+def _exact(body: bytes) -> Any:
+    value = orjson.loads(body)
+    if _LONG_INTEGER.search(body) is None:
+        return value
+    try:
+        return json.loads(body)
+    except RecursionError as cause:
+        raise ValueError("it is nested too deeply") from cause
 
 
 async def _refused(http: Request, failure: Exception) -> Response:

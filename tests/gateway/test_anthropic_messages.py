@@ -112,6 +112,25 @@ def test_a_call_and_its_result_go_on_without_a_branch(streamed: bool, renderer: 
     assert ("message_stop" in events) == streamed
 
 
+def test_an_integer_beyond_64_bits_comes_back_as_it_was_sampled(renderer: Renderer) -> None:
+    long = 2**70 + 1
+
+    async def agent(proxy: AstuneProxy) -> None:
+        client = proxy.as_anthropic_client()
+        asked: Any = {"model": "m", "max_tokens": 50, "tools": [ADD]}
+        first = await client.messages.create(messages=ASK, **asked)
+        [call] = [block for block in first.content if block.type == "tool_use"]
+        assert call.input == {"a": long}
+        said: Any = {"role": "assistant", "content": [{**USE, "id": call.id, "input": call.input}]}
+        result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "5"}
+        await client.messages.create(messages=[*ASK, said, {"role": "user", "content": [result]}], **asked)
+
+    call = {"id": "x", "type": "function", "function": {"name": "add", "arguments": f'{{"a": {long}}}'}}
+    episode = played(renderer, agent, {"tool_calls": [call]})
+    assert episode.status == "success", episode.error
+    assert [node.fork_cause for node in episode.forest.nodes if node.fork_cause] == []
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
