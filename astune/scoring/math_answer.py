@@ -13,6 +13,7 @@ from fractions import Fraction
 MAX_LENGTH = 200
 """Longer text is compared as text; no final answer in numbers is."""
 
+_BRACE = re.compile(r"[{}]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)"
 _BRACED = r"\{\s*([-+]?\s*" + _NUMBER + r")\s*\}"
@@ -53,13 +54,15 @@ def last_boxed(text: str) -> str | None:
 
     An answer that was cut off inside its box has not been given.
     """
-    for match in reversed(list(_BOX.finditer(text))):
-        depth = 1
-        for position in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[position], 0)
-            if depth == 0:
-                return text[match.end() : position].strip()
-    return None
+    boxes = {match.end() - 1 for match in _BOX.finditer(text)}
+    opened: list[int] = []
+    last = -1, 0
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened and (start := opened.pop()) in boxes:
+            last = max(last, (start, brace.start()))
+    return text[last[0] + 1 : last[1]].strip() if last[0] >= 0 else None
 
 
 def stated_answer(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 
 import pytest
@@ -155,6 +156,12 @@ def test_grouped_thousands_are_the_same_number(value):
 def test_no_text_breaks_it(text):
     stated_answer(text)
     same_answer(text, "64")
+
+
+def test_boxes_that_a_model_never_closes_take_no_time():
+    start = time.process_time()
+    assert last_boxed("{" + r"\boxed{7}" + r"\boxed{" * 20_000) == "7"
+    assert time.process_time() - start < 5
 
 
 def test_a_number_of_any_length_is_only_text():
