@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from astune.env_service.base import text_of
@@ -28,7 +29,7 @@ def reply_of(inputs: Inputs) -> str:
     """
     final = inputs.get("final_answer")
     if final is not None:
-        return final if isinstance(final, str) else text_of({"content": final})
+        return final if isinstance(final, str) else _text_of_value(final)
     for steps in reversed(inputs.get("grouped_steps") or []):
         for message in reversed(steps):
             if message.get("role") == "assistant":
@@ -37,6 +38,14 @@ def reply_of(inputs: Inputs) -> str:
         f"task {task_of(inputs).task_id} ended without an assistant message",
         hint="register the answer: astune_proxy.update_judge_input_dictionary(final_answer=...)",
     )
+
+
+def _text_of_value(value: Any) -> str:
+    """The text of blocks; a number or another value, which programs print as their answer, as JSON."""
+    blocks = value if isinstance(value, list) else [value]
+    if all(isinstance(each, str) or (isinstance(each, dict) and "text" in each) for each in blocks):
+        return text_of({"content": blocks})
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def conversation_of(inputs: Inputs) -> list[dict[str, Any]]:

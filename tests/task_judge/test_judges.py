@@ -15,6 +15,7 @@ from astune.renderers import conversations
 from astune.schema import ConfigError, Forest, JudgeError, MessageNode, Task
 from astune.scoring.math_answer import after_marker, is_number, same_answer
 from astune.task_judge import DenseEnvServiceJudge, EnvServiceJudge, JudgeBase, MathAnswerAsJudge, load_judge
+from astune.task_judge.judged import reply_of
 
 
 @dataclass
@@ -41,6 +42,13 @@ class TestMathAnswerAsJudge:
         assert judge_math(inputs(final_answer=r"so \boxed{18.0}")) == (1.0, True)
         assert judge_math(inputs(final_answer=r"so \boxed{19}")) == (0.0, False)
         assert judge_math(inputs(final_answer="")) == (0.0, False)
+
+    def test_an_answer_that_a_program_printed_as_another_value_is_its_json(self):
+        assert judge_math(inputs(final_answer=18)) == (1.0, True)
+        assert judge_math(inputs(final_answer=[{"type": "text", "text": r"\boxed{18}"}])) == (1.0, True)
+        pairs = inputs({"answer": '[1, {"a": true}]'}, final_answer=[1, {"a": True}])
+        assert judge_math(pairs) == (0.0, False)  # it commits to no number
+        assert reply_of(pairs) == '[1, {"a": true}]'
 
     def test_without_a_registered_answer_the_last_assistant_message_counts(self):
         conversation = [
