@@ -21,6 +21,7 @@ from astune.schema import TaskReaderError
 
 _IDS = ("interaction_id", "conversation_id", "trace_id", "traceId", "span_id")
 _SHOWN = 80
+_LONGEST_FIELD = 2**31 - 1
 _NUMBERS = ("rating", "score", "value")
 _COMMENTS = ("comment", "explanation", "rationale")
 _LABELS = {"up": 1.0, "thumbs_up": 1.0, "good": 1.0, "accepted": 1.0, "positive": 1.0, "true": 1.0}
@@ -52,14 +53,22 @@ def read_ratings(path: Path) -> tuple[list[Rating], list[str]]:
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, Any]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    columns = rows.fieldnames or []
-    if columns and not set(columns) & set(_IDS):
+    csv.field_size_limit(_LONGEST_FIELD)
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    number = 0
+    try:
+        columns = rows.fieldnames or []
+        if columns and not set(columns) & set(_IDS):
+            raise TaskReaderError(
+                f"{path} has no column that names what is rated; its first line is {','.join(columns)[:_SHOWN]!r}",
+                hint=f"begin it with the columns' names, parted by commas: one of {', '.join(_IDS)}, and rating",
+            )
+        for number, row in enumerate(rows, 1):
+            yield f"{path}, row {number}", row
+    except csv.Error as cause:
         raise TaskReaderError(
-            f"{path} has no column that names what is rated; its first line is {','.join(columns)[:_SHOWN]!r}",
-            hint=f"begin it with the columns' names, parted by commas: one of {', '.join(_IDS)}, and rating",
-        )
-    yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+            f"{path}, row {number + 1}: {cause}", hint="put a text with commas, quotes or line ends into double quotes"
+        ) from cause
 
 
 def _json_rows(text: str, path: Path) -> Iterator[tuple[str, Any]]:
@@ -76,6 +85,10 @@ def _object(row: Any, where: str) -> Mapping[str, Any]:
         raise TaskReaderError(f"{where}: no JSON: {cause}", hint="one JSON object a line") from cause
     if not isinstance(read, dict):
         raise TaskReaderError(f"{where}: no object", hint="one JSON object a line")
+    if None in read:  # a row of CSV
+        raise TaskReaderError(
+            f"{where}: it has more values than there are columns", hint="put a text with commas into double quotes"
+        )
     return read
 
 
@@ -85,7 +98,7 @@ def rating_of(row: Mapping[str, Any], where: str) -> Rating:
     Raises:
         TaskReaderError: it names no answer, or holds no opinion; begins with `where`.
     """
-    identity = _first(row, _IDS)
+    identity = _text(row, _IDS, where)
     if identity is None:
         raise TaskReaderError(f"{where}: nothing is named that is rated", hint=f"name it in one of {', '.join(_IDS)}")
     try:
@@ -93,19 +106,28 @@ def rating_of(row: Mapping[str, Any], where: str) -> Rating:
     except ValueError as cause:
         raise TaskReaderError(f"{where}: {cause}", hint="write whole characters") from cause
     rating = _number(row, where)
-    comment, corrected = str(_first(row, _COMMENTS) or ""), _first(row, ("corrected_answer",))
-    if rating is None and not comment and corrected is None:
+    comment, corrected = _text(row, _COMMENTS, where), _text(row, ("corrected_answer",), where)
+    if rating is None and comment is None and corrected is None:
         raise TaskReaderError(
             f"{where}: neither a rating nor a comment nor a corrected answer", hint="give one of them"
         )
     return Rating(
-        str(identity),
+        identity,
         rating,
-        comment,
-        None if corrected is None else str(corrected),
-        str(_first(row, ("user", "user_id", "userId")) or ""),
+        comment or "",
+        corrected,
+        _text(row, ("user", "user_id", "userId"), where) or "",
         created_at=seconds_of(_first(row, ("created_at", "timestamp"))),
     )
+
+
+def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str | None:
+    """The first of these fields as a text, which a number may stand for."""
+    value = _first(row, names)
+    if isinstance(value, dict | list | bool):
+        shown = repr(value)[:_SHOWN]
+        raise TaskReaderError(f"{where}: a field of {', '.join(names)} is {shown}", hint="write a text")
+    return None if value is None else str(value)
 
 
 def _number(row: Mapping[str, Any], where: str) -> float | None:
@@ -115,23 +137,34 @@ def _number(row: Mapping[str, Any], where: str) -> float | None:
         if label and label not in _LABELS:
             raise TaskReaderError(f"{where}: the label is {label!r}", hint=f"it is one of {', '.join(_LABELS)}")
         return _LABELS.get(label)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = as_number(value)
     if not math.isfinite(number):
         raise TaskReaderError(f"{where}: the rating is {value!r}", hint="it is -1, 0, 1 or a score")
     return number
 
 
+def as_number(value: Any) -> float:
+    """A value as a number: NaN where it is none, infinite where it is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _finite(seconds: float) -> float:
+    return seconds if math.isfinite(seconds) else 0.0
+
+
 def seconds_of(value: Any) -> float:
     """A point in time in seconds since 1970, of a number or an ISO text; 0 for none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return _finite(as_number(value))
     try:
         text = str(value or "").replace("Z", "+00:00")
         if text.replace(".", "", 1).isdigit():
-            return float(text)
+            return _finite(float(text))
         moment = datetime.fromisoformat(text)
     except ValueError:
         return 0.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astune.feedback.interaction import Interaction, Rating
+from astune.feedback.rating_files import as_number
 from astune.schema import Message
 
 _LONGEST_REPR = 2_000_000
@@ -75,11 +76,11 @@ def ratings_of(spans: Sequence[Span]) -> list[Rating]:
                 score = event.get("gen_ai.evaluation.score.value")
                 comment = str(event.get("gen_ai.evaluation.explanation") or "")
                 if isinstance(score, int | float):
-                    found.append(Rating(span.trace_id, float(score), comment, created_at=span.start))
+                    found.append(Rating(span.trace_id, as_number(score), comment, created_at=span.start))
         score = span.attributes.get("annotation.score")
         if isinstance(score, int | float):
             comment = str(span.attributes.get("annotation.explanation") or "")
-            found.append(Rating(span.trace_id, float(score), comment, created_at=span.start))
+            found.append(Rating(span.trace_id, as_number(score), comment, created_at=span.start))
     return found
 
 

@@ -9,6 +9,7 @@ MLflow               traces in JSON: `info` and `data.spans`
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.feedback.interaction import Interaction, Rating, check_conversation, check_text
-from astune.feedback.rating_files import seconds_of
+from astune.feedback.rating_files import as_number, seconds_of
 from astune.feedback.spans import Span, Unreadable, interaction_of, ratings_of
 from astune.schema import TaskReaderError
 
@@ -74,6 +75,8 @@ def _whole(found: TraceFile) -> TraceFile:
 
 def _storable(rating: Rating, found: TraceFile) -> bool:
     try:
+        if rating.rating is not None and not math.isfinite(rating.rating):
+            raise ValueError(f"the rating is {rating.rating}")
         check_text([rating.comment, rating.corrected_answer, rating.user])
     except ValueError as cause:
         found.broken.append(f"rating of trace {rating.interaction_id}: {cause}")
@@ -239,7 +242,7 @@ def _mlflow_trace(trace: dict[str, Any]) -> tuple[Interaction, list[Rating]]:
     for each in trace["info"].get("assessments") or []:
         value = (each.get("feedback") or {}).get("value")
         if isinstance(value, bool | int | float):
-            number = (1.0 if value else -1.0) if isinstance(value, bool) else float(value)
+            number = (1.0 if value else -1.0) if isinstance(value, bool) else as_number(value)
             ratings.append(Rating(interaction.interaction_id, number, str(each.get("rationale") or "")))
     return interaction, ratings
 
@@ -299,5 +302,5 @@ def _seconds(nanoseconds: Any) -> float:
     """Seconds of a time in nanoseconds, or of an ISO text."""
     try:
         return int(nanoseconds) / _NS
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return seconds_of(nanoseconds)

@@ -179,6 +179,33 @@ def test_exports_of_langfuse_and_mlflow(tmp_path: Path) -> None:
     assert len(found.broken) == 1
 
 
+def test_numbers_that_are_none_are_named_and_cost_no_conversation(tmp_path: Path) -> None:
+    generation = {"type": "GENERATION", "input": [{"role": "user", "content": "a"}]}
+    times = {"nan": float("nan"), "large": 10**400, "text": "9" * 400}
+    rows = [generation | {"traceId": name, "output": name, "startTime": time} for name, time in times.items()]
+    (tmp_path / "langfuse.json").write_text(json.dumps(rows))
+    found = read_traces(tmp_path / "langfuse.json")
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    assert [each.created_at for each in found.interactions if store.add(each)] == [0.0] * 3
+    store.close()
+    scores = [float("nan"), float("inf"), 10**400, 1]
+    scored = [OPEN_INFERENCE | {"trace": f"{n:032x}"} for n in range(4)]
+    for span, score in zip(scored, scores, strict=True):
+        span["attributes"] = OPEN_INFERENCE["attributes"] | {"annotation.score": score}
+    (tmp_path / "otlp.json").write_text(json.dumps(otlp(*scored)))
+    found = read_traces(tmp_path / "otlp.json")
+    assert [each.rating for each in found.ratings] == [1.0]
+    assert [each.rpartition(" ")[2] for each in found.broken] == ["nan", "inf", "inf"]
+    row = {"trace_id": "a", "rating": 10**400}
+    (tmp_path / "ratings.jsonl").write_text(json.dumps(row))
+    with pytest.raises(TaskReaderError, match="row 1: the rating is 1000"):
+        read_ratings(tmp_path / "ratings.jsonl")
+    row = {"trace_id": "a", "corrected_answer": ["Paris"]}
+    (tmp_path / "ratings.jsonl").write_text(json.dumps(row))
+    with pytest.raises(TaskReaderError, match=r"row 1: a field of corrected_answer is \['Paris'\]"):
+        read_ratings(tmp_path / "ratings.jsonl")
+
+
 def said(
     identity: str, question: str, answer: str, *, session: str = "", user: str = "", at: float = 0.0
 ) -> Interaction:
@@ -256,6 +283,8 @@ def test_importing_twice_changes_nothing_and_unknown_ids_are_named(astune: Calla
         ("trace_id,rating\na,NaN\n", "row 1: the rating is 'NaN'"),
         ("trace_id,label\na,maybe\n", "row 1: the label is 'maybe'"),
         ("trace_id,rating\na,\n", "row 1: neither a rating"),
+        ("trace_id,rating,comment\na,1,good, thanks\n", "row 1: it has more values than there are columns"),
+        ('trace_id,rating,comment\na,1,\nb,1,"good\nc,1,\n', "row 2: unexpected end of data"),
     ],
 )
 def test_a_rating_that_says_nothing_is_named_by_its_row(tmp_path: Path, text: str, error: str) -> None:
