@@ -26,7 +26,7 @@ from astune.gateway.lease_board import LeaseBoard
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.gateway.worker_routes import STALE, worker_routes
 from astune.schema import AstuneError, EpisodeCut, WorkflowError
-from astune.schema.plain_json import encoded
+from astune.schema.plain_json import encoded, require_depth
 from astune.serving import Guard
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -36,8 +36,10 @@ _NO_RETRY = {"x-should-retry": "false"}
 _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger(__name__)
 
+_MAX_DEPTH = 200
+"""Levels of a request: a call's arguments, which have fewer, may come back within it."""
 _LONG_INTEGER = re.compile(rb"\d{19}")
-"""One that `orjson` may round: it reads integers beyond 64 bits as floats."""
+"""Digits of an integer that `orjson` may round: it reads those beyond 64 bits as floats."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 WRONG_KEY = "the API key is wrong, or no longer valid: that of an episode ends with the episode"
 
@@ -252,12 +254,8 @@ def _with_halves(body: bytes) -> Any:
 
 def _exact(body: bytes) -> Any:
     value = orjson.loads(body)
-    if _LONG_INTEGER.search(body) is None:
-        return value
-    try:
-        return json.loads(body)
-    except RecursionError as cause:
-        raise ValueError("it is nested too deeply") from cause
+    require_depth(value, _MAX_DEPTH)
+    return json.loads(body) if _LONG_INTEGER.search(body) else value
 
 
 async def _refused(http: Request, failure: Exception) -> Response:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from astune.schema.plain_json import whole
+from astune.schema.plain_json import require_depth, whole
 
 _LEXEME = re.compile(r'[ \t\n\r]*([{\[}\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+)', re.DOTALL)
 _OPEN_STRING = re.compile(r'[ \t\n\r]*"(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*', re.DOTALL)
@@ -29,10 +29,12 @@ def read_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is none, repeats a key, or has a number that JSON has not.
-        RecursionError: it is nested too deep.
+        ValueError: it is none, repeats a key, has a number that JSON has not, or is nested too deep.
+        RecursionError: it is nested much too deep.
     """
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
+    value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
+    require_depth(value)
+    return value
 
 
 def repeats_a_key(text: str) -> bool:
@@ -47,14 +49,14 @@ def repeats_a_key(text: str) -> bool:
 
 
 def is_beyond_json(arguments: Any) -> bool:
-    """Return whether arguments, or their text, have a number that JSON has not."""
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    """Return whether arguments, or their text, have a number that JSON has not, or are nested too deep."""
     try:
-        json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except _NoNumber:
-        return True
-    except (ValueError, RecursionError):
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        require_depth(json.loads(text, parse_constant=_no_number, parse_float=_finite))
+    except json.JSONDecodeError:
         return False
+    except (ValueError, RecursionError):
+        return True
     return False
 
 
@@ -90,12 +92,8 @@ class _RepeatedKey(ValueError):
     """An object has a key twice."""
 
 
-class _NoNumber(ValueError):
-    """A number is not one of JSON's."""
-
-
 def _no_number(name: str) -> Any:
-    raise _NoNumber(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _finite(text: str) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 
 MAX_DETAIL = 500
 """Maximum characters of an error's text that are passed on."""
+MAX_DEPTH = 100
+"""Levels of a value from outside; deeper ones exceed Python's stack, sooner or later."""
 
 
 def encoded(value: Any) -> bytes:
@@ -34,6 +36,25 @@ def whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {whole(key): whole(inner) for key, inner in value.items()}
     return [whole(inner) for inner in value] if isinstance(value, list) else value
+
+
+def require_depth(value: Any, most: int = MAX_DEPTH) -> None:
+    """
+    Raises:
+        ValueError: the value is nested deeper.
+    """
+    level, depth = [value], 0
+    while level:
+        level = [inner for outer in level for inner in _inside(outer)]
+        depth += 1
+        if depth > most and level:
+            raise ValueError(f"it is nested deeper than {most} levels")
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
 
 
 def shortened(text: str) -> str:

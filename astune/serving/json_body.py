@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-MAX_DEPTH = 100
+from astune.schema.plain_json import MAX_DEPTH, require_depth
 
 
 def read_json(body: bytes) -> Any:
@@ -20,7 +20,7 @@ def read_json(body: bytes) -> Any:
         value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError as cause:
         raise ValueError(_TOO_DEEP) from cause
-    _check_depth(value)
+    require_depth(value)
     if b"\\ud" in body.lower():
         _check_text(value)
     return value
@@ -38,21 +38,6 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{text[:20]} is beyond the largest number")
     return number
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level:
-        level = [inner for outer in level for inner in _inside(outer)]
-        depth += 1
-        if depth > MAX_DEPTH and level:
-            raise ValueError(_TOO_DEEP)
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
 
 
 def _check_text(value: Any) -> None:

@@ -113,6 +113,16 @@ def test_a_number_that_json_has_not_makes_no_call(number: str) -> None:
     assert not is_beyond_json({"a": "NaN"})
 
 
+def test_arguments_that_are_nested_too_deep_make_no_call() -> None:
+    def called(depth: int) -> Reply:
+        call = {"name": "f", "arguments": {"a": json.loads("[" * depth + "]" * depth)}}
+        return plain_tools.read(f"<tool_call>{json.dumps(call)}</tool_call>")
+
+    assert called(90).tool_calls
+    assert called(200).malformed
+    assert is_beyond_json({"a": json.loads("[" * 200 + "]" * 200)})
+
+
 def test_an_object_that_repeats_a_key_is_no_call() -> None:
     repeated = '{"name": "look", "arguments": {"at": 1, "at": 2}}'
     assert repeats_a_key(repeated)

@@ -15,6 +15,8 @@ from rollout_stage import build_stage
 from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
+from astune.gateway.app import json_of
+from astune.gateway.chat_completions import Refused
 from astune.renderers import Renderer
 
 _TOOL: Any = {"name": "f", "parameters": {"type": "object", "properties": {}}}
@@ -106,6 +108,13 @@ def mutated(body: Any, rng: random.Random) -> str:
             continue
         node[key] = junk(rng)
         return json.dumps(whole)
+
+
+def test_a_body_is_nested_so_deep_and_no_deeper() -> None:
+    deep = [b"[" * depth + b"]" * depth for depth in (200, 300)]
+    assert json_of(deep[0]) == json.loads(deep[0])
+    with pytest.raises(Refused, match="nested deeper than 200"):
+        json_of(deep[1])
 
 
 @pytest.mark.parametrize("seed", some(range(3), 1))
