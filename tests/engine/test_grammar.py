@@ -129,6 +129,7 @@ def test_json_stands_on_one_line(grammars: Grammars, texts: list[str], text: str
         ("regex", "a(?=b)", "look-around"),
         ("json_schema", '{"type": "nonsense"}', "Invalid type: nonsense"),
         ("json_schema", "{nope", "does not compile"),
+        ("json_schema", '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}', "does not compile"),
         ("lark", "start: <nonexistent>", "unknown special token"),
     ],
 )

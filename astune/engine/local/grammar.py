@@ -159,6 +159,9 @@ class Grammars:
             raise _does_not_compile(grammar, str(cause)) from cause
         if compiled.is_error():
             raise _does_not_compile(grammar, compiled.get_error())
+        first = compiled.deep_copy()
+        if not any(first.compute_bitmask()) or first.is_error():
+            raise _does_not_compile(grammar, first.get_error() or "no text belongs to it")
         return compiled
 
     def _load_tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
