@@ -19,7 +19,7 @@ import httpx
 
 from astune.processes.program import ProgramEnd
 from astune.schema import ConfigError, WorkflowError, described, is_loopback
-from astune.workflow.agent_result import AgentResult
+from astune.workflow.agent_result import RESULT_FIELDS, AgentResult
 from astune.workflow.program import run_once, variables_of
 
 _WAIT_S = 20.0
@@ -197,7 +197,7 @@ def _outcome(running: asyncio.Future[ProgramEnd], command: Sequence[str], task_i
     except Exception as failure:  # such as a full disk: this episode fails, and the worker continues
         return "/abort", {"error": f"the worker failed: {described(failure)}"}
     values = AgentResult.printed(ended.stdout).values
-    kept = {name: values[name] for name in ("final_answer", "reward", "is_success", "metrics") if name in values}
+    kept = {name: values[name] for name in RESULT_FIELDS if name in values}
     return "/end", {**kept, "stdout": ended.stdout, "stderr": ended.stderr, "exit_status": ended.status}
 
 

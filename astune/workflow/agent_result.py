@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from astune.workflow.base import WorkflowOutput
 from astune.workflow.proxy import AstuneProxy
 
 _FIELDS = "change or leave out the field of its metadata that the workflow names"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+"""Others, such as U+2028, JSON may hold in a text as they are."""
+RESULT_FIELDS = ("final_answer", "reward", "is_success", "metrics")
 _SHOWN_FAILURES = 3
 _count = itertools.count()
 _log = logging.getLogger(__name__)
@@ -53,15 +57,16 @@ class AgentResult:
 
     @classmethod
     def printed(cls, text: str) -> AgentResult:
-        """Parse the last line if it is a JSON object; else the whole text is the final answer."""
-        lines = text.strip().splitlines()
-        with contextlib.suppress(ValueError, RecursionError):
-            result = json.loads(lines[-1]) if lines else None
-            if isinstance(result, dict):
-                if "final_answer" in result:
-                    result["final_answer"] = _as_json(result["final_answer"])
-                return cls(result)
-        return cls({"final_answer": text.strip()})
+        """Parse the last line if it is a JSON object with one of the result's fields; else the whole text is the final
+        answer: an agent that prints what the model wrote may end with any object."""
+        result = _result_in(_LINE_END.split(text.strip())[-1])
+        return cls({"final_answer": text.strip()} if result is None else result)
+
+    @classmethod
+    def answered(cls, text: str) -> AgentResult:
+        """Parse a response that is such an object, on however many lines; else as `printed`."""
+        result = _result_in(text)
+        return cls.printed(text) if result is None else cls(result)
 
     def conclude(self, proxy: AstuneProxy, *, trusted: bool, failed: bool) -> WorkflowOutput:
         """Register the final answer for the judge; use the reward if it is `trusted`, or 0 if the agent `failed`."""
@@ -76,6 +81,16 @@ class AgentResult:
         elif trusted and "reward" in self.values:
             output.reward, output.is_success = self.values["reward"], self.values.get("is_success")
         return output
+
+
+def _result_in(text: str) -> dict[str, Any] | None:
+    with contextlib.suppress(ValueError, RecursionError):
+        result = json.loads(text)
+        if isinstance(result, dict) and not result.keys().isdisjoint(RESULT_FIELDS):
+            if "final_answer" in result:
+                result["final_answer"] = _as_json(result["final_answer"])
+            return result
+    return None
 
 
 def _as_json(answer: Any) -> Any:

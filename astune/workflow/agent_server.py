@@ -59,7 +59,7 @@ class AgentServerWorkflow(Workflow):
             warn_of_failure(how, hint)
         proxy.update_judge_input_dictionary(stdout=answer, exit_status=int(status != httpx.codes.OK))
         trusted = self.config.rollout.trust_program_reward
-        return AgentResult.printed(answer).conclude(proxy, trusted=trusted, failed=failed)
+        return AgentResult.answered(answer).conclude(proxy, trusted=trusted, failed=failed)
 
     async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any], who: str) -> tuple[int, str]:
         """Return status and text of the agent's response. Retries only while the server reports that it has not

@@ -23,6 +23,7 @@ from astune.config.schema import ProgramConfig
 from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import ConfigError, Episode
+from astune.workflow.agent_result import AgentResult
 from astune.workflow.program import program_workflow
 
 SDK_AGENT = """
@@ -104,6 +105,18 @@ def test_a_shell_script_with_curl_gets_fields_of_the_task(renderer: Renderer, tm
     episode = play(renderer, [script, "{main_query}", "{repo} {unknown}"])
     assert episode.status == "success", episode.error
     assert episode.judge_inputs["final_answer"] == "the answer is a/b {unknown}"
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\u2029"])
+def test_a_line_of_json_may_hold_other_ends_of_lines(mark: str) -> None:
+    result = {"final_answer": f"one{mark}two", "reward": 1.0}
+    printed = "\n".join(["working\r", json.dumps(result, ensure_ascii=False), ""])
+    assert AgentResult.printed(printed).values == result
+
+
+def test_an_object_that_the_model_wrote_is_its_answer_and_no_result() -> None:
+    printed = 'In JSON it is:\n{"total": 4}'
+    assert AgentResult.printed(f"{printed}\n").values == {"final_answer": printed}
 
 
 def test_an_answer_beyond_the_largest_number_is_text_for_the_judge(renderer: Renderer, tmp_path: Path) -> None:
