@@ -24,7 +24,15 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([
 _UNIT = re.compile(r"^(.*?[\d}%])\s+([A-Za-z][A-Za-z. ]*?)(?:\s*(?:\^\s*\{?[23]\}?|[²³]))?$", re.DOTALL)
 _ATTACHED_UNIT = re.compile(r"^(.*\d)\s*(?:mm|cm|km|kg|mg|ml|mph|kph|am|pm|°)$", re.IGNORECASE)
 _VARIABLE = re.compile(r"^[A-Za-z]\s*=\s*")
-_LONE_NUMBER = re.compile(rf"(?<![\w.])[-+−–]?[$€£]?{_NUMBER}(?:\s*/\s*\d+)?\s*%?")
+_EXPONENT = r"[eE][-+]?\d{1,3}(?!\w)"
+_SCIENTIFIC = re.compile(rf"[-+]?\s*(?:\d+\.?\d*|\.\d+){_EXPONENT}")
+_LONE_NUMBER = re.compile(rf"(?<![\w.])[-+−–]?[$€£]?{_NUMBER}(?:{_EXPONENT})?(?:\s*/\s*\d+)?(?:\s*%)?")
+_UNDER_A_SIGN = re.compile(r"(?:[√^]|sqrt)\s*[{(]?$")
+_MADE_ANOTHER = re.compile(
+    r"[!^π√²³]|\s?\\(?:pi|sqrt|cdot|times)(?![A-Za-z])|\s*[xyzn](?!\w)|[exyzn_]?[-+]?\d"
+    r"|\s+(?:pi|squared|cubed|factorial)\b"
+)
+"""What, behind a number, makes it another one: `5!`, `2x`, `3 pi`."""
 _HALF_OF_DAY = re.compile(r"\d\s*([ap])\.?\s?m\b", re.IGNORECASE)
 
 _SCALES = {
@@ -35,6 +43,8 @@ _SCALES = {
     "trillion": 1_000_000_000_000,
     "dozen": 12,
 }
+_SAID_BEHIND = re.compile(rf"(?:\s+(?:{'|'.join(_SCALES)}|percent)\b)+|\s*[ap](?:m\b|\.\s?m\b)", re.IGNORECASE)
+"""Words behind a number that belong to it: `7 trillion`, `3 pm`."""
 _NO_UNITS = {"and", "or", "to", "plus", "minus", "times", "over", "by", "of", "x", "y", "z", "n", "if", "not"} | {
     "pi", "e", "i", "sqrt", "squared", "cubed", "factorial", "mod", "base"
 }  # fmt: skip
@@ -73,6 +83,8 @@ def stated_answer(text: str) -> str | None:
     "She pays 9 * 2 = $18 a day."             -> $18     the only number after the last line's last `=`
     "It is −5."                               -> -5      whichever character its minus is
     "It is 64 or 65."                         -> None    two numbers: no commitment, and none is guessed
+    "It is 7 trillion."                       -> 7 trillion
+    "It is 2x."                               -> None    another number than 2
     "so \boxed{6"                             -> None    cut off
     """
     boxed = last_boxed(text)
@@ -83,8 +95,17 @@ def stated_answer(text: str) -> str | None:
     lines = text.strip().splitlines()
     if not lines:
         return None
-    numbers = _LONE_NUMBER.findall(lines[-1].rpartition("=")[2])
-    return _with_plain_minus(numbers[0]).strip().rstrip(".") if len(numbers) == 1 else None
+    return _lone_number(lines[-1].rpartition("=")[2])
+
+
+def _lone_number(text: str) -> str | None:
+    """Return the only number of the text, with what belongs to it; None where something makes another one of it."""
+    found = list(_LONE_NUMBER.finditer(text))
+    if len(found) != 1 or _UNDER_A_SIGN.search(text[: found[0].start()]) or _MADE_ANOTHER.match(text[found[0].end() :]):
+        return None
+    number = _with_plain_minus(found[0][0]).strip().rstrip(".")
+    behind = _SAID_BEHIND.match(text, found[0].end())
+    return number + (behind[0] if behind else "")
 
 
 def after_marker(text: str) -> str:
@@ -162,6 +183,8 @@ def _number(text: str, scale: Fraction, half_of_day: str = "") -> _Number | None
 
 
 def _fraction(text: str) -> Fraction | None:
+    if _SCIENTIFIC.fullmatch(text):
+        return Fraction("".join(text.split()))
     match = _LATEX_FRACTION.fullmatch(text) or _WHOLE.fullmatch(text)
     if match is None:
         return None
