@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -32,7 +33,10 @@ from astune.workflow import WorkflowOutput
 _MOST = 1e6
 """Largest absolute reward; advantages of larger ones overflow in float32."""
 
-_HINT = f"return (raw_reward, is_success) or a Reward, with a number between -{_MOST:g} and {_MOST:g} as raw_reward"
+_HINT = (
+    f"return (raw_reward, is_success) or a Reward, with a number between -{_MOST:g} and {_MOST:g} as raw_reward, and "
+    "True or False as is_success"
+)
 
 _OWN_CODE = "this is in the judge's own code, or in what it calls"
 
@@ -171,9 +175,17 @@ def _reward(verdict: Any, what: str) -> Reward:
         number = float(raw)
         if raw is None or isinstance(raw, str) or not math.isfinite(number):
             raise ValueError(raw)
-        return Reward(raw_reward=number, is_success=bool(success))
+        return Reward(raw_reward=number, is_success=_truth_of(success))
     except (TypeError, ValueError, OverflowError) as cause:
         raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT) from cause
+
+
+def _truth_of(success: Any) -> bool:
+    """Return whether a judge's second value says success. Raises ValueError for what is true whatever it says."""
+    is_score = isinstance(success, Number) and success not in (0, 1)
+    if is_score or inspect.isawaitable(success) or (isinstance(success, str | bytes) and success):
+        raise ValueError(success)
+    return bool(success)
 
 
 def _require_fit(
