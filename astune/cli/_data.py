@@ -102,7 +102,7 @@ def measure(
         from astune.app.experiment import Experiment
         from astune.cli._evaluate import episodes_bar
         from astune.config.output_file import require_output
-        from astune.data_generator import write_tasks
+        from astune.data_generator import line_of, write_tasks
         from astune.schema import ConfigError
         from astune.task_reader import open_task_reader
         from astune.task_reader.data_reader import TaskReaderDataGeneration, tasks_in
@@ -119,7 +119,9 @@ def measure(
             return 0
         if tasks is None:
             reader = open_task_reader(config.task_reader, base_dir=conf.parent, experiment=config)
-        found = reader.training_tasks() if reader is not None else tasks_in(cast("Path", tasks))
+        found = reader.read().training if reader is not None else tasks_in(cast("Path", tasks), conf.parent)
+        for task in found:
+            line_of(task)  # raises where it could not be written afterwards
         if dry_run is not None:
             print_line(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
             return 0

@@ -2,7 +2,7 @@
 
 from astune.data_generator.draft import ANSWER, CHECKER, Draft
 from astune.data_generator.generation import Made, Material, OnProgress, make_tasks, read_material
-from astune.data_generator.task_files import held_out_beside, write_tasks
+from astune.data_generator.task_files import held_out_beside, line_of, write_tasks
 from astune.data_generator.variations import Example
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Material",
     "OnProgress",
     "held_out_beside",
+    "line_of",
     "make_tasks",
     "read_material",
     "write_tasks",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from astune.config.output_file import write_whole
-from astune.schema import Task
+from astune.schema import Task, TaskReaderError
 
 
 def held_out_beside(out: Path) -> Path:
@@ -16,11 +16,26 @@ def held_out_beside(out: Path) -> Path:
     return out.with_name(f"{out.stem}.held_out{out.suffix or '.jsonl'}")
 
 
+def line_of(task: Task) -> str:
+    """The task as a line of a file, with the fields that it has.
+
+    Raises:
+        TaskReaderError: it holds what JSON cannot express.
+    """
+    try:
+        return json.dumps({name: value for name, value in asdict(task).items() if value}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as cause:
+        raise TaskReaderError(
+            f"task {task.task_id} cannot be written as JSON: {cause}",
+            hint="use texts, finite numbers, lists and mappings in its metadata",
+        ) from cause
+
+
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
-    """Write one task a line, with the fields that it has.
+    """Write one task a line.
 
     Raises:
         ConfigError: the file cannot be written.
+        TaskReaderError: a task holds what JSON cannot express.
     """
-    lines = [json.dumps({name: value for name, value in asdict(task).items() if value}) for task in tasks]
-    write_whole(path, "".join(f"{line}\n" for line in lines))
+    write_whole(path, "".join(f"{line_of(task)}\n" for task in tasks))

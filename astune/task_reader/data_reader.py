@@ -160,10 +160,10 @@ def worlds_in(path: Path, env_url: str) -> list[Task]:
     return [replace(task, metadata=task.metadata | there) for task in tasks]
 
 
-def tasks_in(path: Path) -> list[Task]:
-    """The tasks of a JSONL file."""
+def tasks_in(path: Path, base_dir: Path | None = None) -> list[Task]:
+    """The tasks of a JSONL file; their environments are also looked for in `base_dir`."""
     files = JsonlReaderConfig(training=FileConfig(file_path=str(path.resolve())))
-    return TaskReaderJsonl(TaskReaderConfig(jsonl=files)).training_tasks()
+    return TaskReaderJsonl(TaskReaderConfig(jsonl=files), base_dir=base_dir).read().training
 
 
 def examples_in(path: Path, reference_field: str) -> list[Example]:

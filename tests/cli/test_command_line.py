@@ -405,3 +405,32 @@ def test_an_engine_whose_environment_is_not_there_says_how_to_make_it(engine, fo
     assert f"{engine}'s environment does not exist" in out
     assert f"make env-{engine}" in out
     assert not (folder / "launcher_record").exists()
+
+
+READER = """
+import datetime
+from astune import Task, TaskReaderBase
+
+class Dated(TaskReaderBase):
+    def training_tasks(self):
+        return [Task("t", "q", metadata={"day": datetime.date(2026, 1, 31)})]
+
+    def validation_tasks(self):
+        return []
+
+class Broken(Dated):
+    def training_tasks(self):
+        raise KeyError("no")
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [("Dated", "task t cannot be written as JSON"), ("Broken", "Broken.training_tasks (")],
+)
+def test_tasks_that_could_not_be_written_or_read_are_refused_before_they_are_measured(reader, said, folder, astune):
+    (folder / "readers.py").write_text(READER)
+    (folder / "own.yaml").write_text("astune: {rollout: {workflow: agent.py->Agent}}")
+    status, _, err = astune("data", "measure", "--conf", "own.yaml", "--set", f"task_reader.type=readers.py->{reader}")
+    assert (status, err.partition(":")[0]) == (1, "error")
+    assert said in err
