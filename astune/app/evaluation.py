@@ -23,6 +23,7 @@ from astune.config.policies import PolicyConfig
 from astune.engine.adapters import base_of, policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
+from astune.runs import checkpoint_around, resolve_run
 from astune.runs.interval import OfTasks
 from astune.schema import ConfigError, Episode, EpisodeGroup, RunStoreError, Task
 
@@ -135,6 +136,7 @@ def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> Astune
     Raises:
         ConfigError: what is measured is what a server answers with, or the run has policies that `models` has not or
             that are adapters on another model.
+        RunStoreError: the run has no model, or its files are not as they were written.
     """
     if config.engine.base_url:
         raise ConfigError(
@@ -176,11 +178,18 @@ def _begun(config: AstuneConfig, name: str, folder: Path) -> PolicyConfig:
 
 
 def _path_of(model: str | PathLike[str]) -> str:
-    """The model of a checkpoint, or the best one of a run, where one is named."""
+    """The model of a checkpoint, or the best one of a run, where one is named.
+
+    Raises:
+        RunStoreError: the run has none, or its files are not as they were written.
+    """
     path = Path(model).expanduser()
-    if (path / "config.json").is_file():
+    if path.is_file() or (path / "config.json").is_file():
+        if (checkpoint := checkpoint_around(path)) is not None:
+            checkpoint.require_whole("model")
         return str(path)
     try:
-        return str(checkpoint_of(path).model)
-    except RunStoreError:
+        resolve_run(path, prefer="model")
+    except RunStoreError:  # it names no run: a hub id, or a model that is built in
         return str(model)
+    return str(checkpoint_of(path).model)

@@ -121,6 +121,8 @@ def root(
         "--with-logview": with_logview,
         "--kill": kill is not None,
     }
+    if resume == "":
+        raise typer.BadParameter("--resume is empty; leave its value out for the newest run")
     given = [flag for flag, value in flags.items() if value]
     if context.invoked_subcommand is not None:
         if given:

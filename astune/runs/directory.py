@@ -367,8 +367,11 @@ def resolve_run(
         prefer: if several runs match, the newest that trains, or that has a model; else the newest of all.
 
     Raises:
-        RunStoreError: there is no such run; the message names the folders that were searched.
+        RunStoreError: there is no such run; the message names the folders that were searched. An empty text, as of a
+            shell's variable that is not set, names none.
     """
+    if path == "":
+        raise RunStoreError("the run's name is empty", hint="give the folder of a run or of an experiment")
     candidates = [Path(record_dir)] if path is None else [Path(path), Path(record_dir) / path]
     for candidate in candidates:
         for folder in (candidate.resolve(), *candidate.resolve().parents):

@@ -22,7 +22,7 @@ from astune.backbone.memory import ModelShape, estimates
 from astune.config.schema import AstuneConfig
 from astune.engine.adapters import Factors, policies_in, write_adapter
 from astune.runs import RunDirectory, balance_of
-from astune.schema import ConfigError
+from astune.schema import ConfigError, RunStoreError
 
 
 def copied(folder: Path, to: Path) -> Path:
@@ -173,6 +173,21 @@ def test_a_named_checkpoint_is_measured_and_not_the_best_of_its_run(
         start = with_model(config, named).models["wolf"].start
         assert start is not None
         assert Path(start).resolve() == model / "wolf", named
+
+
+def test_a_model_that_is_not_as_it_was_saved_is_refused_and_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunDirectory.create(Path("launcher_record"), "game") as run:
+        with pytest.raises(RunStoreError, match="has no checkpoint"):
+            with_model(AstuneConfig(), run.path)
+        saved = run.checkpoints.save(2, model=lambda folder: (folder / "config.json").write_text("{}"), score=0.75)
+    assert with_model(AstuneConfig(), saved.model).model.path == str(saved.model)
+    (saved.model / "config.json").write_text("[]")
+    for named in (run.path, "game", saved.path, saved.model):
+        with pytest.raises(RunStoreError, match="is damaged"):
+            with_model(AstuneConfig(), named)
 
 
 def test_an_evaluation_says_what_was_measured_of_several_policies(tiny_folder: Path, tmp_path: Path) -> None:

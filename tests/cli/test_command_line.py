@@ -292,6 +292,16 @@ def test_a_run_that_is_not_there_is_said_to_be_so(command, folder, astune):
     assert "no run found" in err
 
 
+@pytest.mark.parametrize(
+    "words", [("report", ""), ("clean", ""), ("--resume=",), ("--conf", "agent.yaml", "--resume", "")]
+)
+def test_an_empty_name_of_a_run_is_not_the_newest_one(words, folder, astune):
+    with RunDirectory.create(folder, "e"):
+        status, _, err = astune(*words)
+    assert status
+    assert "empty" in err
+
+
 def test_resuming_where_nothing_ran_is_said_to_be_so(folder, astune):
     status, _, err = astune("--conf", "agent.yaml", "--resume")
     assert status == 1
