@@ -17,6 +17,7 @@ from astune.schema import (
     contained,
     described,
     place_of,
+    shown_value,
 )
 from astune.workflow import AstuneProxy, Workflow, WorkflowOutput
 from astune.workflow.safe_tools import tools_of_episode
@@ -144,4 +145,6 @@ def _numbers(metrics: dict[str, Any], what: str) -> dict[str, float]:
     try:
         return {str(name): float(value) for name, value in metrics.items()}
     except (AttributeError, TypeError, ValueError, OverflowError) as cause:
-        raise WorkflowError(f"{what} returned the metrics {metrics!r}", hint="metrics are named numbers") from cause
+        raise WorkflowError(
+            f"{what} returned the metrics {shown_value(metrics)}", hint="metrics are named numbers"
+        ) from cause

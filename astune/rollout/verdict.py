@@ -25,6 +25,7 @@ from astune.schema import (
     call_user_code,
     described,
     place_of,
+    shown_value,
 )
 from astune.schema.reward import FULL_SCORE
 from astune.task_judge import GroupJudgeBase
@@ -94,7 +95,7 @@ async def ask_group_judge(judge: GroupJudgeBase, episodes: Sequence[Episode], *,
     verdicts = await _called(judge.compute_rewards, inputs, what, timeout_s)
     if not isinstance(verdicts, list | tuple) or len(verdicts) != len(episodes):
         raise JudgeError(
-            f"{what} returned {verdicts!r}", hint=f"return one verdict for each of {len(episodes)} episodes"
+            f"{what} returned {shown_value(verdicts)}", hint=f"return one verdict for each of {len(episodes)} episodes"
         )
     rewards = [_reward(verdict, what) for verdict in verdicts]
     for reward, episode in zip(rewards, episodes, strict=True):
@@ -160,7 +161,9 @@ def workflow_reward(output: WorkflowOutput, forest: Forest, targets: Mapping[str
         )
     except (ValidationError, TypeError) as cause:
         given = output.reward if output.per_target is None else {"reward": output.reward} | output.per_target
-        raise WorkflowError(f"{workflow} returned the reward {given!r}", hint="a reward is a finite number") from cause
+        raise WorkflowError(
+            f"{workflow} returned the reward {shown_value(given)}", hint="a reward is a finite number"
+        ) from cause
     _require_fit(reward, forest, targets, workflow, WorkflowError)
     return reward
 
@@ -169,7 +172,7 @@ def _reward(verdict: Any, what: str) -> Reward:
     if isinstance(verdict, Reward):
         return verdict
     if not isinstance(verdict, tuple | list) or len(verdict) != 2:
-        raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT)
+        raise JudgeError(f"{what} returned {shown_value(verdict)}", hint=_HINT)
     raw, success = verdict
     try:
         number = float(raw)
@@ -177,7 +180,7 @@ def _reward(verdict: Any, what: str) -> Reward:
             raise ValueError(raw)
         return Reward(raw_reward=number, is_success=_truth_of(success))
     except (TypeError, ValueError, OverflowError) as cause:
-        raise JudgeError(f"{what} returned {verdict!r}", hint=_HINT) from cause
+        raise JudgeError(f"{what} returned {shown_value(verdict)}", hint=_HINT) from cause
 
 
 def _truth_of(success: Any) -> bool:

@@ -22,6 +22,7 @@ from astune.runs import (
 from astune.runs.held_out import SUCCESS
 from astune.schema import Episode, Task, TokenBalance
 
+_MAX_DIGITS = 100
 BEST_PROMPTS = "best_prompts.yaml"
 """File in the run of a search for prompts: what it found, as `astune.rollout.params`."""
 
@@ -232,4 +233,5 @@ def _compare(early: EpisodeReader, before: int, late: EpisodeReader, after: int,
 
 def counted(task_id: str) -> list[tuple[int, str]]:
     """Sort key for ids in natural order: 2 before 10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", task_id)]
+    parts = re.split(r"(\d+)", task_id)
+    return [(int(part), "") if part.isdecimal() and len(part) <= _MAX_DIGITS else (-1, part) for part in parts]

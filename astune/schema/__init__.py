@@ -55,6 +55,7 @@ from astune.schema.user_place import (
     left_debugger,
     place_in,
     place_of,
+    shown_value,
 )
 from astune.schema.visible import visible
 from astune.schema.vocabulary import Vocabulary
@@ -132,6 +133,7 @@ __all__ = [
     "place_in",
     "place_of",
     "retry_after_s",
+    "shown_value",
     "stable_seed",
     "start_in_thread",
     "stepped",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 _FOREIGN = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
+_MAX_SHOWN = 200
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -43,6 +44,14 @@ def described(cause: BaseException) -> str:
     """Format an exception as `KeyError: 'answer'`; only the type if it has no message."""
     message = str(cause)
     return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
+
+
+def shown_value(value: object) -> str:
+    """Format a value of a user's code in at most 200 characters, whatever it is."""
+    try:
+        return repr(value)[:_MAX_SHOWN]
+    except Exception:  # a whole number of more than 4,300 digits, or a repr that fails
+        return f"a value of type {type(value).__name__} that cannot be shown"
 
 
 def causes_of(failure: BaseException | None) -> Iterator[BaseException]:

@@ -281,6 +281,11 @@ def test_tool_calls_and_blocks_are_read_as_text() -> None:
     assert message_text({"k": "ü"}) == '{"k": "ü"}'
 
 
+def test_an_id_of_more_digits_than_python_reads_is_sorted_as_text() -> None:
+    ids = ["9" * 5000, "t10", "t2", "٣"]
+    assert sorted(ids, key=counted)[-2:] == ["t2", "t10"]
+
+
 def test_an_episode_in_which_nothing_was_written_has_a_transcript() -> None:
     nothing = episode(0, 0, "train", success=False, answer="")
     nothing.forest = Forest([MessageNode(0, None, "user", "q", [1], "a")])

@@ -19,7 +19,7 @@ from astune import AgentScopeLearnProtocol, AstuneProxy, Environment, Task, Work
 from astune.config.imports import import_class
 from astune.engine.base import EngineStats
 from astune.rollout import INTERRUPTED
-from astune.schema import ConfigError, EngineError, Reward
+from astune.schema import ConfigError, EngineError, Reward, shown_value
 
 WORLDS = Path(__file__).with_name("rollout_worlds.py")
 USER = [{"role": "user", "content": "Hi"}]
@@ -202,6 +202,13 @@ WRITTEN_WRONGLY = Reward(raw_reward=0.5, is_success=True, per_target={"agnet": 1
 TOO_MANY_TURNS = Reward(raw_reward=0.5, is_success=True, per_turn=[1.0, 0.0])
 
 
+class Unshown:
+    """A value that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
 class Judging:
     """A judge that says what it is told to."""
 
@@ -234,6 +241,8 @@ class Judging:
         ("1", True),
         (1.0, "False"),
         (True, 0.7),
+        (10**5000, True),
+        Unshown(),
         (1.0, math.nan),
         (1, 2, 3),
         ValueError("oh"),
@@ -241,7 +250,7 @@ class Judging:
         WRITTEN_WRONGLY,
         TOO_MANY_TURNS,
     ],
-    ids=lambda verdict: repr(verdict)[:40],
+    ids=lambda verdict: shown_value(verdict)[:40],
 )
 async def test_a_judge_that_gives_no_reward_is_an_error(verdict: Any, stage: Callable[..., Stage]) -> None:
     [group] = await stage(Talks, judge=Judging(verdict)).play([task()])
