@@ -153,7 +153,7 @@ class AstuneConfig(StrictModel):
     """The trainer. `local` runs rollouts and training in one process on one machine; `verl` and `trinity` train with
     verl or Trinity-RFT on a Ray cluster; `debug` only runs a few episodes in one process, so that breakpoints work.
     Your own: `module->Class` or `path/file.py->Class`."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
     """Seed of task order, sampling and environments."""
     deterministic: bool = False
     """Compute each request independently of its batch (batch invariance), so that two runs, or a killed and resumed

@@ -175,6 +175,7 @@ def test_a_wrong_key_is_named_with_its_place_and_the_nearest_known_one(write, te
         ("trainer: {total_steps: 0}", ["at least 1", "the number 0"]),
         ("trainer: {total_steps: 2.5}", ["a whole number", "2.5"]),
         ("trainer: {total_steps: true}", ["a whole number", "the boolean true"]),
+        ("seed: 9223372036854775808", ["at least 0 and at most 9223372036854775807", "the number 9223372036854775808"]),
         ("rollout: {temperature: .inf}", ["a number, at least 0", "inf"]),
         ("deterministic: perhaps", ["true or false"]),
         ("experiment_name: 2024", ["must be text", "quote it"]),
