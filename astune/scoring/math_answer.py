@@ -32,7 +32,7 @@ _MADE_ANOTHER = re.compile(
     r"[!^π√²³]|\s?\\(?:pi|sqrt|cdot|times)(?![A-Za-z])|\s*[xyzn](?!\w)|[exyzn_]?[-+]?\d"
     r"|\s+(?:pi|squared|cubed|factorial)\b"
 )
-"""What, behind a number, makes it another one: `5!`, `2x`, `3 pi`."""
+"""Text behind a number that changes its value: `5!`, `2x`, `3 pi`."""
 _HALF_OF_DAY = re.compile(r"\d\s*([ap])\.?\s?m\b", re.IGNORECASE)
 
 _SCALES = {
@@ -43,7 +43,7 @@ _SCALES = {
     "trillion": 1_000_000_000_000,
     "dozen": 12,
 }
-_SAID_BEHIND = re.compile(rf"(?:\s+(?:{'|'.join(_SCALES)}|percent)\b)+|\s*[ap](?:m\b|\.\s?m\b)", re.IGNORECASE)
+_SUFFIX = re.compile(rf"(?:\s+(?:{'|'.join(_SCALES)}|percent)\b)+|\s*[ap](?:m\b|\.\s?m\b)", re.IGNORECASE)
 """Words behind a number that belong to it: `7 trillion`, `3 pm`."""
 _NO_UNITS = {"and", "or", "to", "plus", "minus", "times", "over", "by", "of", "x", "y", "z", "n", "if", "not"} | {
     "pi", "e", "i", "sqrt", "squared", "cubed", "factorial", "mod", "base"
@@ -104,7 +104,7 @@ def _lone_number(text: str) -> str | None:
     if len(found) != 1 or _UNDER_A_SIGN.search(text[: found[0].start()]) or _MADE_ANOTHER.match(text[found[0].end() :]):
         return None
     number = _with_plain_minus(found[0][0]).strip().rstrip(".")
-    behind = _SAID_BEHIND.match(text, found[0].end())
+    behind = _SUFFIX.match(text, found[0].end())
     return number + (behind[0] if behind else "")
 
 
