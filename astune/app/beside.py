@@ -109,7 +109,7 @@ def known_as_run(experiment: Path, console: Console) -> Iterator[None]:
     """
     missing = missing_gateway()
     if missing is not None:
-        console.print(missing, markup=False, highlight=False, soft_wrap=True)
+        console.say(missing)
     own = record(os.getpid(), name="run", run=str(experiment))
     try:
         yield
@@ -122,9 +122,6 @@ def known_as_run(experiment: Path, console: Console) -> Iterator[None]:
 def started(companions: Sequence[Companion], experiment: Path, console: Console) -> Iterator[Companions]:
     """The companions, started, and ended when the block ends."""
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
     printed: set[str] = set()
 
     def wait(line: str, passed_s: float) -> None:
@@ -132,12 +129,12 @@ def started(companions: Sequence[Companion], experiment: Path, console: Console)
             status.update(Text(f"{line}, {passed_s:.0f} s"))
         elif line not in printed:
             printed.add(line)
-            say(line)
+            console.say(line)
 
     with Companions(companions, experiment) as beside:
         if companions:
             with console.status("starting the companions") as status:
-                beside.start(say, wait)
+                beside.start(console.say, wait)
         try:
             yield beside
         finally:
@@ -185,4 +182,4 @@ def telling_the_end(experiment: str, console: Console) -> Iterator[Callable[[Run
         else:
             warnings = send_start_message(experiment, why, interrupted=isinstance(cause, KeyboardInterrupt))
         for warning in warnings:
-            console.print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            console.say(warning, style="yellow")

@@ -20,3 +20,9 @@ class Console(RichConsole):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print text as it is: none of it is markup, and a long line is broken by the terminal alone, so that a path
+        can be copied in one piece.
+        """
+        self.print(visible(text), style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)

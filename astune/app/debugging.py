@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.text import Text
-
 from astune.app.console import Console
 from astune.app.tracebacks import users_traceback
 from astune.schema import AstuneError, Episode, Split, Task
@@ -48,7 +46,7 @@ class Episodes:
     def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
 
     def on_note(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.say(line)
 
 
 def require_one_without_error(episodes: Sequence[Episode]) -> None:
@@ -68,7 +66,7 @@ class _Tracebacks(logging.Handler):
         failure = record.exc_info[1] if record.exc_info else None
         text = users_traceback(failure) if failure is not None else record.getMessage()
         if text:
-            self._console.print(Text(text), soft_wrap=True)
+            self._console.say(text)
 
 
 @contextmanager

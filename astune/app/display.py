@@ -55,10 +55,7 @@ def open_display(
         if checkpoint is not None and line.step <= checkpoint.step:
             progress.remember(Measurement(line.step, line.kind, line.metrics))
 
-    def say(text: str) -> None:
-        console.print(Text(visible(text)), soft_wrap=True, highlight=False)
-
-    progress.say = say
+    progress.say = say = console.say
     if console.is_terminal and not console.is_dumb_terminal:
         panel = LivePanel(progress, f"{run.path.parent.name} · {config.model.path} · {config.backbone}")
         with Live(panel, console=console, refresh_per_second=REFRESHES_PER_SECOND):

@@ -152,11 +152,7 @@ def _trackers(experiment: Experiment, ready: Ready, run: RunDirectory, console: 
 
     config, info = experiment.config, run.info()
     tracked = TrackedRun(info.run_id, run.path, config.project_name, info.experiment)
-
-    def note(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    run.follower = trackers = Trackers(ready.parts.trackers, tracked, config, note)
+    run.follower = trackers = Trackers(ready.parts.trackers, tracked, config, console.say)
     return trackers
 
 
@@ -192,12 +188,12 @@ def _show_changes(experiment: Experiment, run: RunDirectory, console: Console) -
     if experiment.run_path is None or not run.config_path.is_file():
         return
     for key, before, after in changes(load_config(run.config_path), experiment.config):
-        console.print(f"{key}: {before} -> {after}", markup=False, soft_wrap=True)
+        console.say(f"{key}: {before} -> {after}")
 
 
 def _show_interrupted(run: RunDirectory, console: Console) -> None:
     checkpoint = run.checkpoints.latest()
     done = f"the checkpoint of step {checkpoint.step} is saved" if checkpoint else f"what was recorded is in {run.path}"
-    console.print(f"interrupted: {done}", markup=False, soft_wrap=True)
+    console.say(f"interrupted: {done}")
     if checkpoint is not None:
-        console.print(f"continue with: astune --resume {run.path}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"continue with: astune --resume {run.path}")

@@ -25,12 +25,9 @@ def chat_with(run: str, message: str | None) -> int:
     beginning = beginning_of(RunDirectory.open(path))
     chat = Chat(config, str(whole_model(checkpoint)), beginning)
     if message is None:
-        console.print(
+        console.say(
             f"step {checkpoint.step} of {path}, after {len(beginning)} messages that the agent begins with; "
-            "an empty line ends the conversation",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            "an empty line ends the conversation"
         )
     with asyncio.Runner() as runner:  # waits for input outside the loop, where Ctrl-C ends it at once
         try:

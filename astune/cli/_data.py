@@ -9,11 +9,12 @@ import typer
 
 from astune.cli._errors import RESUMES, exit_with
 from astune.cli._flags import Commands, DryRun, Set
-from astune.cli._rubrics import Conf, asked_model, print_line, progress_bars
+from astune.cli._rubrics import Conf, asked_model, progress_bars
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from astune.app.console import Console
     from astune.config import AstuneConfig
     from astune.data_generator import Made, Material
 
@@ -115,7 +116,7 @@ def measure(
         config = experiment.config
         reader = None
         if tasks is None and dry_run is not None:
-            print_line(f"the experiment's training tasks would be measured, {tries} times each, and {out} written")
+            console.say(f"the experiment's training tasks would be measured, {tries} times each, and {out} written")
             return 0
         if tasks is None:
             reader = open_task_reader(config.task_reader, base_dir=conf.parent, experiment=config)
@@ -123,7 +124,7 @@ def measure(
         for task in found:
             line_of(task)  # raises where it could not be written afterwards
         if dry_run is not None:
-            print_line(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
+            console.say(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
             return 0
         measured = with_difficulty(experiment, found, tries, console, lambda n: episodes_bar(console, n))
         rates = [float(task.metadata[SUCCESS_RATE]) for task in measured]
@@ -132,7 +133,7 @@ def measure(
         if isinstance(reader, TaskReaderDataGeneration):
             reader.keep_success_rates(measured)
         console.print(_rates_table(rates))
-        print_line(f"{len(kept):,} of {len(found):,} tasks, {len(found) - len(measured):,} not measured   {out}")
+        console.say(f"{len(kept):,} of {len(found):,} tasks, {len(found) - len(measured):,} not measured   {out}")
         return 0
 
     exit_with(work)
@@ -164,39 +165,40 @@ def _make(
     import asyncio
 
     from astune.app import data
+    from astune.app.console import Console
     from astune.config import load_config
 
     number = [] if num is None else [f"task_reader.data_generation.number={num}"]
     config = load_config(conf, [*overrides, *number])
     data.require_outputs(out, [*documents, *([seeds] if seeds is not None else [])])
     material = data.read(config, documents, seeds)
-    _print_material(material)
+    console = Console()
+    _print_material(material, console)
     wanted = config.task_reader.data_generation.number
     if dry_run:
-        print_line(f"{asked_model(config)} would be asked until there are {wanted} tasks, and {out} written")
+        console.say(f"{asked_model(config)} would be asked until there are {wanted} tasks, and {out} written")
         return 0
     with progress_bars() as on_progress:
         made = asyncio.run(data.make(config, material, out, on_progress))
-    _print_made(made, out, config, held=bool(material.held_out))
+    _print_made(made, out, config, console, held=bool(material.held_out))
     return 0
 
 
-def _print_material(material: Material) -> None:
+def _print_material(material: Material, console: Console) -> None:
     for each in material.unread:
-        print_line(f"not read: {each.name}: {each.reason}")
+        console.say(f"not read: {each.name}: {each.reason}")
     documents = {each.document for each in material.passages}
     if documents:
-        print_line(f"{len(material.passages):,} passages of {len(documents):,} documents")
+        console.say(f"{len(material.passages):,} passages of {len(documents):,} documents")
     if material.examples:
-        print_line(f"{len(material.examples):,} examples")
+        console.say(f"{len(material.examples):,} examples")
     if material.worlds:
-        print_line(f"{len(material.worlds):,} tasks whose environment is explored")
+        console.say(f"{len(material.worlds):,} tasks whose environment is explored")
 
 
-def _print_made(made: Made, out: Path, config: AstuneConfig, *, held: bool) -> None:
+def _print_made(made: Made, out: Path, config: AstuneConfig, console: Console, *, held: bool) -> None:
     from rich.table import Table
 
-    from astune.app.console import Console
     from astune.app.data import report_beside
     from astune.data_generator import held_out_beside
 
@@ -204,14 +206,14 @@ def _print_made(made: Made, out: Path, config: AstuneConfig, *, held: bool) -> N
     for stage in made.stages:
         why = "\n".join(f"{n:,} x {reason}" for reason, n in stage.dropped.most_common())
         table.add_row(stage.name, f"{stage.came:,}", f"{stage.kept:,}", why)
-    Console().print(table)
+    console.print(table)
     usage = made.usage
-    print_line(f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens")
+    console.say(f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens")
     if len(made.training) + len(made.held_out) < made.wanted:
-        print_line(f"fewer than the {made.wanted:,} that were wanted: there was nothing left to ask")
+        console.say(f"fewer than the {made.wanted:,} that were wanted: there was nothing left to ask")
     if config.task_reader.data_generation.held_out and not made.held_out:
         why = "none is of what is held out; make more" if held else "that takes more than one document or example"
-        print_line(f"no task is held out: {why}")
-    print_line(f"{len(made.training):,} training tasks   {out}")
-    print_line(f"{len(made.held_out):,} held-out tasks   {held_out_beside(out)}")
-    print_line(f"report   {report_beside(out)}")
+        console.say(f"no task is held out: {why}")
+    console.say(f"{len(made.training):,} training tasks   {out}")
+    console.say(f"{len(made.held_out):,} held-out tasks   {held_out_beside(out)}")
+    console.say(f"report   {report_beside(out)}")

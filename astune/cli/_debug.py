@@ -61,7 +61,7 @@ class Narrator(Episodes):
 
     def on_started(self, episode_id: str, task: Task) -> None:
         super().on_started(episode_id, task)
-        self.console.print(Text(f"episode {visible(episode_id)} begins", style="dim"), soft_wrap=True)
+        self.console.say(f"episode {episode_id} begins", style="dim")
 
     def on_waits_for(self, episode_id: str, what: str) -> None:
         if what == "model":

@@ -43,7 +43,7 @@ def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> in
         return 0
     console.print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; what fixes each:", style="bold")
     for problem in problems:
-        console.print(f"  {problem.what}: {problem.fix}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"  {problem.what}: {problem.fix}")
     return EXIT_FAILED
 
 

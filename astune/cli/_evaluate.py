@@ -26,10 +26,10 @@ def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flag
         experiment = Experiment(with_model(experiment.config, model), conf)
 
     measured = measure(experiment, flags, console, lambda n: episodes_bar(console, n))
-    console.print(f"held-out tasks, {measured.model}", markup=False, highlight=False, soft_wrap=True)
+    console.say(f"held-out tasks, {measured.model}")
     console.print(_table(measured))
     for reason, count in measured.dropped.items():
-        console.print(f"{count} tasks not measured: {reason}", markup=False, soft_wrap=True)
+        console.say(f"{count} tasks not measured: {reason}")
     return 0 if measured.episodes else EXIT_FAILED
 
 

@@ -29,5 +29,5 @@ def export_metrics(run: str, form: TableFormat, out: Path | None) -> int:
         )
     write_table(rows, path, form)
     written = f"{path}: {len(rows)} rows of {directory.path}"
-    Console().print(written, markup=False, highlight=False, soft_wrap=True)
+    Console().say(written)
     return 0

@@ -37,11 +37,13 @@ def import_(
     """
 
     def work() -> int:
+        from astune.app.console import Console
         from astune.app.feedback import take_in
 
+        console = Console()
         taken = take_in(files, None if dry_run is not None else store, masker(mask or []))
         for line in taken.lines():
-            _print(line)
+            console.say(line)
         return 0
 
     exit_with(work)
@@ -84,12 +86,13 @@ def export(
     """Write what a store holds as JSON lines, for other commands and other tools."""
 
     def work() -> int:
+        from astune.app.console import Console
         from astune.app.feedback import exported
         from astune.config.output_file import require_output
 
         require_output(to, [store])
         n = exported(_opened(store), to, what)
-        _print(f"{n:,} lines in {to}")
+        Console().say(f"{n:,} lines in {to}")
         return 0
 
     exit_with(work)
@@ -112,15 +115,19 @@ def forget(
     """Delete all that belongs to a user: conversations, ratings of them, and the user's own ratings."""
 
     def work() -> int:
-        opened = _opened(store)
+        from astune.app.console import Console
+
+        opened, console = _opened(store), Console()
         if flywheel is not None:
             from astune.app.flywheel_forgetting import forget_turns
 
             turns = forget_turns(flywheel, opened.digests_of(user))
-            _print(f"deleted what {len(turns):,} turns of {flywheel} made of them")
+            console.say(f"deleted what {len(turns):,} turns of {flywheel} made of them")
         interactions, ratings = opened.forget(user)
-        _print(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
-        _print("tasks are read from the store and are without them from now on; exported files are yours to delete")
+        console.say(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
+        console.say(
+            "tasks are read from the store and are without them from now on; exported files are yours to delete"
+        )
         return 0
 
     exit_with(work)
@@ -194,10 +201,3 @@ def _opened(path: Path) -> FeedbackStore:
     if not path.is_file():
         raise RunStoreError(f"there is no {path}", hint="`astune feedback import` makes it, or --store names another")
     return FeedbackStore(path)
-
-
-def _print(text: str) -> None:
-    from astune.app.console import Console
-    from astune.schema.visible import visible
-
-    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)

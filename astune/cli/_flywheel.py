@@ -8,7 +8,6 @@ from pathlib import Path
 from astune.app.console import Console
 from astune.app.flywheel import Flywheel
 from astune.schema import ConfigError
-from astune.schema.visible import visible
 
 _ROLLBACK = "rollback"
 
@@ -26,16 +25,12 @@ def turn_flywheel(words: Sequence[str], overrides: Sequence[str], *, dry_run: bo
             hint="astune flywheel CONF, or astune flywheel rollback CONF",
         )
     console = Console()
-
-    def say(line: str) -> None:
-        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
-
-    flywheel = Flywheel(Path(words[-1]), overrides, console, say)
+    flywheel = Flywheel(Path(words[-1]), overrides, console, console.say)
     if dry_run:
         flywheel.dry_run()
     elif back:
         entry = flywheel.roll_back()
-        say(f"rolled back: {entry.previous} -> {entry.model} (turn {entry.turn})")
+        console.say(f"rolled back: {entry.previous} -> {entry.model} (turn {entry.turn})")
     elif flywheel.turn().turn is None:
-        say(f"nothing is new since the last turn: {flywheel.history.current} stays")
+        console.say(f"nothing is new since the last turn: {flywheel.history.current} stays")
     return 0

@@ -74,4 +74,4 @@ def _announce(opened: OpenModel, base_url: str, key: str) -> None:
         f"curl {base_url}/chat/completions -H 'Authorization: Bearer {key}' \\",
         f"  -H 'Content-Type: application/json' -d '{body}'",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.say(line)

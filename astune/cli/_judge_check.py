@@ -29,7 +29,7 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
     console = Console()
     if dry_run:
         each = len(PROBES) + 4
-        console.print(f"{len(chosen)} tasks with {each} episodes each would be judged", highlight=False, soft_wrap=True)
+        console.say(f"{len(chosen)} tasks with {each} episodes each would be judged")
         return 0
     page = conf.with_name(f"{conf.stem}.judge.html")
     require_output(page)
@@ -52,7 +52,7 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
     with reported(page, f"The judge of {conf.name}") as report:
         report.print(table)
         for line in [*lines, *(f"fault: {fault}" for fault in check.faults)]:
-            report.print(line, highlight=False, markup=False, soft_wrap=True)
+            report.say(line)
     return 1 if check.faults else 0
 
 
@@ -76,11 +76,6 @@ def calibrate_judge_of(conf: Path, overrides: Sequence[str], labelled: Path | No
     calibration.save(out)
     before, after = (fmean(each) for each in zip(*errors(labels, by), strict=True))
     for group, curve in calibration.groups.items():
-        console.print(f"{group or 'all'}: {curve.labels} labels", highlight=False, markup=False)
-    console.print(
-        f"rewards are {before:.2f} from the labels, and {after:.2f} calibrated on other labels   {out}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+        console.say(f"{group or 'all'}: {curve.labels} labels")
+    console.say(f"rewards are {before:.2f} from the labels, and {after:.2f} calibrated on other labels   {out}")
     return 0

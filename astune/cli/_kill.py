@@ -22,7 +22,7 @@ def kill_processes(pattern: str, *, dry_run: bool = False, grace_s: float = GRAC
     console = Console()
     targets = find_targets(words)
     if not targets:
-        console.print(f"no process that astune started matches {pattern}", markup=False, soft_wrap=True)
+        console.say(f"no process that astune started matches {pattern}")
         return 0
     console.print(_table(targets))
     if dry_run:
@@ -30,9 +30,9 @@ def kill_processes(pattern: str, *, dry_run: bool = False, grace_s: float = GRAC
     with console.status(f"ending {len(targets)} processes, which may take {GRACE_S:g} s"):
         left = end(targets, grace_s=grace_s)
     ended = [target for target in targets if target not in left]
-    console.print(f"ended {_ids(ended)}" if ended else "ended nothing", soft_wrap=True)
+    console.say(f"ended {_ids(ended)}" if ended else "ended nothing")
     if left:
-        console.print(f"could not end {_ids(left)}: they are not yours, or the kernel holds them", soft_wrap=True)
+        console.say(f"could not end {_ids(left)}: they are not yours, or the kernel holds them")
     return EXIT_FAILED if left else 0
 
 

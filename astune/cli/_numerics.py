@@ -85,7 +85,7 @@ def show_numerics(report: NumericsReport, console: Console) -> None:
         console.print(Text("engine and trainer agree, as far as rounding lets them", style="bold green"))
         return
     for line in report.beyond:
-        console.print(Text(f"beyond the limit: {line}", style="bold red"), soft_wrap=True)
+        console.say(f"beyond the limit: {line}", style="bold red")
     cause = report.cause
     if cause is None:
         console.print(Text("none of what was tried explains it", style="bold red"))

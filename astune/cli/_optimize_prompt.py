@@ -58,5 +58,5 @@ def _report(run: RunDirectory, console: Console) -> None:
     console.print(table)
     best = yaml.safe_load((run.path / BEST_PROMPTS).read_text(encoding="utf-8"))["astune"]["rollout"]["params"]
     for name, text in best.items():
-        console.print(f"\n{name}:\n{text}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nthese prompts: {run.path / BEST_PROMPTS}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"\n{name}:\n{text}")
+    console.say(f"\nthese prompts: {run.path / BEST_PROMPTS}")

@@ -23,7 +23,7 @@ def write_report_page(run: str) -> int:
     from astune.cli._report_html import write_html
 
     written = write_html(RunDirectory.open(resolve_run(run, prefer="training")))
-    Console().print(written, markup=False, highlight=False, soft_wrap=True)
+    Console().say(written)
     return 0
 
 
@@ -34,7 +34,7 @@ def clean_run(run: str, *, dry_run: bool) -> int:
     if not dry_run and removable:
         directory.clean()
     for path, size in removable.items():
-        console.print(f"{size / 1e6:8,.0f} MB  {path}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"{size / 1e6:8,.0f} MB  {path}")
     total = f"{sum(removable.values()) / 1e6:,.0f} MB"
     if dry_run:
         summary = f"{total} would be removed, and the run could not be resumed"
@@ -42,7 +42,7 @@ def clean_run(run: str, *, dry_run: bool) -> int:
         summary = f"{total} removed; the run cannot be resumed"
     else:
         summary = f"nothing in {directory.path} is needed for resuming alone"
-    console.print(summary, markup=False, highlight=False, soft_wrap=True)
+    console.say(summary)
     return 0
 
 
@@ -72,7 +72,7 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
         shutil.rmtree(temporary, ignore_errors=True)
     measured = "" if checkpoint.score is None else f", held-out success {checkpoint.score:.2f}"
     what = "the model" if policy is None else f"the policy {policy}, as a whole model,"
-    Console().print(f"{to}: {what} of step {checkpoint.step}{measured}", markup=False, soft_wrap=True)
+    Console().say(f"{to}: {what} of step {checkpoint.step}{measured}")
     return 0
 
 

@@ -6,7 +6,7 @@ from rich.progress import Progress
 
 from astune.app.console import Console
 from astune.runs import RunDirectory, resolve_run
-from astune.schema import RunStoreError, visible
+from astune.schema import RunStoreError
 
 _SHOWN = 20
 """Faults that are printed; the rest is counted."""
@@ -32,10 +32,10 @@ def check_run(run: str) -> int:
             for fault in faults(episode.forest, renderer_of(episode.forest, renderer)):
                 found += 1
                 if found <= _SHOWN:
-                    console.print(visible(f"{episode.episode_id}: {fault}"), markup=False, soft_wrap=True)
+                    console.say(f"{episode.episode_id}: {fault}")
             progress.advance(bar)
     if not episodes:
         raise RunStoreError(f"the run {directory.path} has no episodes yet")
     outcome = f"{found:,} faults" if found else "every one replays token for token"
-    console.print(f"{calls:,} calls of {episodes:,} episodes: {outcome}", markup=False, soft_wrap=True)
+    console.say(f"{calls:,} calls of {episodes:,} episodes: {outcome}")
     return 1 if found else 0

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from astune.app.console import Console
 from astune.runs import EpisodeReader, RunDirectory, outermost_run, resolve_run
-from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split, visible
+from astune.schema import Advantage, Episode, EpisodeGroup, RunStoreError, Split
 
 if TYPE_CHECKING:
     from astune.algorithm import Algorithm
@@ -85,13 +85,13 @@ def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
         raise _nothing_judged(directory)
     console.print(_table(outcomes))
     for line in differences[:_SHOWN]:
-        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+        console.say(line)
     if len(differences) > _SHOWN:
-        console.print(f"... and {len(differences) - _SHOWN:,} more")
+        console.say(f"... and {len(differences) - _SHOWN:,} more")
     for reason, count in kept.most_common():
-        console.print(visible(f"{count:,} rewards were kept: {reason}"), markup=False, highlight=False, soft_wrap=True)
+        console.say(f"{count:,} rewards were kept: {reason}")
     episodes = sum(outcome.episodes for outcome in outcomes.values())
-    console.print(f"{episodes:,} episodes again: {len(differences):,} come out differently", highlight=False)
+    console.say(f"{episodes:,} episodes again: {len(differences):,} come out differently")
     return 0
 
 
@@ -102,12 +102,7 @@ def _allowed(file: Path, console: Console) -> bool:
     """Ask on the terminal; without one, no."""
     if not (console.is_terminal and sys.stdin.isatty()):
         return False
-    console.print(
-        visible(f"{file} comes with the run itself. Imported, it can do whatever you can."),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.say(f"{file} comes with the run itself. Imported, it can do whatever you can.")
     try:
         return console.input("Import it? (y/N) ", markup=False).strip().lower() in ("y", "yes")
     except EOFError:

@@ -28,4 +28,4 @@ def reported(path: Path, title: str) -> Iterator[Console]:
     yield console
     text = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
     write_whole(path, page(title, f"<h1>{escape(title)}</h1>{text}"))
-    console.print(f"report   {path}", markup=False, highlight=False, soft_wrap=True)
+    console.say(f"report   {path}")

@@ -16,7 +16,6 @@ from astune.cli._reported import reported
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from astune.app.console import Console
     from astune.config import AstuneConfig
     from astune.rubrics.learning import OnProgress
 
@@ -55,6 +54,7 @@ def learn(
         import asyncio
 
         from astune.app import rubrics
+        from astune.app.console import Console
         from astune.config.output_file import require_output
         from astune.rubrics import read_examples
         from astune.schema import ConfigError
@@ -66,22 +66,22 @@ def learn(
             raise ConfigError("there are no labelled answers", hint=hint)
         examples = read_examples(labelled, config.rubrics) if labelled is not None else []
         answers = sum(len(example.answers) for example in examples)
-        print_line(
+        Console().say(
             f"{answers} labelled answers to {len(examples)} queries" if examples else "from the description alone"
         )
         if dry_run is not None:
-            print_line(f"{asked_model(config)} would be asked, and {out} written")
+            Console().say(f"{asked_model(config)} would be asked, and {out} written")
             return 0
         with progress_bars() as on_progress:
             found, usage = asyncio.run(rubrics.learn(config, examples, description, on_progress))
         found.save(out)
         with reported(out.with_name(f"{out.stem}.report.html"), f"Rubrics in {out.name}") as console:
             for theme in found.themes:
-                print_line(f"\n{theme.theme}", console)
+                console.say(f"\n{theme.theme}")
                 for rubric in theme.rubrics:
-                    print_line(f"  {rubric.weight:5.2f}  {rubric.text}", console)
+                    console.say(f"  {rubric.weight:5.2f}  {rubric.text}")
             asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
-            print_line(f"\n{len(found.rubrics)} rubrics in {out}; {asked}", console)
+            console.say(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
         return 0
 
     exit_with(work, interrupted=RESUMES)
@@ -103,6 +103,7 @@ def check(
         from rich.table import Table
 
         from astune.app import rubrics
+        from astune.app.console import Console
         from astune.rubrics import Rubrics, read_examples
 
         config = _config(conf, overrides or [])
@@ -110,7 +111,7 @@ def check(
         config = config.model_copy(update={"rubrics": config.rubrics.model_copy(update={"grader_mode": mode})})
         examples = read_examples(labelled, config.rubrics)
         if dry_run is not None:
-            print_line(f"{asked_model(config)} would grade the answers to {len(examples)} queries twice")
+            Console().say(f"{asked_model(config)} would grade the answers to {len(examples)} queries twice")
             return 0
         with progress_bars() as on_progress:
             measured = asyncio.run(rubrics.measure(config, str(file), examples, on_progress))
@@ -127,7 +128,7 @@ def check(
         with reported(file.with_name(f"{file.stem}.check.html"), f"{file.name} against {labelled.name}") as console:
             console.print(table)
             pairs = measured[0].agreement.pairs
-            print_line(f"{pairs} pairs with different labels; a tie is half right; 95 % intervals", console)
+            console.say(f"{pairs} pairs with different labels; a tie is half right; 95 % intervals")
         return 0
 
     exit_with(work, interrupted=RESUMES)
@@ -145,13 +146,6 @@ def asked_model(config: AstuneConfig) -> str:
 
 def _with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
-
-
-def print_line(text: str, console: Console | None = None) -> None:
-    from astune.app.console import Console
-    from astune.schema.visible import visible
-
-    (console or Console()).print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

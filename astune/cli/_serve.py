@@ -43,10 +43,11 @@ def serve(
     config = load_config(None, list(overrides))
     each = normalised(shares or [1.0] * len(models))
     configs = [(with_model(config, model), share) for model, share in zip(models, each, strict=True)]
+    console = Console()
     if dry_run:
         for version, share in configs:
-            _print(f"{share:.0%} of the sessions would be answered by {version.model.path}")
-        _print(f"at http://{host}:{port} to {', '.join(clients or ['default'])}, and kept in {store}")
+            console.say(f"{share:.0%} of the sessions would be answered by {version.model.path}")
+        console.say(f"at http://{host}:{port} to {', '.join(clients or ['default'])}, and kept in {store}")
         return 0
     if config.engine.type == "in_process":
         silence_progress_bars()
@@ -59,7 +60,7 @@ def serve(
         waiting = asyncio.ensure_future(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
-            _announce(server, store)
+            _announce(server, store, console)
         await serving
 
     # A script's background processes begin with SIGINT ignored; one that is sent all the same is meant.
@@ -75,7 +76,7 @@ def variable_of(client: str) -> str:
     return f"ASTUNE_KEY_{re.sub(r'[^A-Za-z0-9]', '_', client).upper()}"
 
 
-def _announce(server: ModelServer, store: Path) -> None:
+def _announce(server: ModelServer, store: Path, console: Console) -> None:
     key = next(iter(server.keys.values()))
     root = server.base_url.removesuffix("/v1")
     body = json.dumps({"conversation_id": "answer-...", "rating": 1})
@@ -89,8 +90,4 @@ def _announce(server: ModelServer, store: Path) -> None:
         f"curl {root}/feedback -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{body}'",
     ]
     for line in lines:
-        _print(line)
-
-
-def _print(line: str) -> None:
-    Console().print(line, markup=False, highlight=False, soft_wrap=True)
+        console.say(line)

@@ -25,18 +25,18 @@ def keep_services(flags: CompanionFlags, overrides: Sequence[str], *, dry_run: b
             "--with-ray needs --conf: the Ray head's token is known to the run that it is started for",
             hint="for a cluster that outlives runs: RAY_AUTH_MODE=token ray start --head, and RAY_ADDRESS for each run",
         )
-    console = Console(markup=False, highlight=False, soft_wrap=True)
+    console = Console()
     config = load_config(None, overrides)
     # Without a run none of them can be done without.
     services = [replace(companion, needed=True) for companion in companions_of(flags, config)]
     if dry_run:
         for service in services:
-            console.print(f"{service.name}: {shlex.join(service.command)}")
+            console.say(f"{service.name}: {shlex.join(service.command)}")
         return 0
     with Interrupts() as interrupts, started(services, config.record_dir.resolve() / "services", console) as beside:
         if not beside.names:
             return 0  # all of them answered already, which has been printed
-        console.print(f"until Ctrl-C: {', '.join(beside.names)}; output in {beside.folder}")
+        console.say(f"until Ctrl-C: {', '.join(beside.names)}; output in {beside.folder}")
         try:
             interrupts.run(beside.guard(until_interrupted()))
         except KeyboardInterrupt:  # how one ends it

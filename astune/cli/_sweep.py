@@ -38,9 +38,9 @@ def sweep(
             hint="leave --ray out: the trials then run one after another, each on the whole cluster",
         )
     for trial in trials:
-        _say(console, f"{trial.name}: {_DONE[trial.state]}{f' ({trial.run})' if trial.run is not None else ''}")
+        console.say(f"{trial.name}: {_DONE[trial.state]}{f' ({trial.run})' if trial.run is not None else ''}")
     if dry_run:
-        _say(console, f"{_counted(trials)} in {trials[0].folder}; nothing was started")
+        console.say(f"{_counted(trials)} in {trials[0].folder}; nothing was started")
         return 0
     todo = [trial for trial in trials if trial.state != "finished"]
     ended = _here(todo, console) if ray is None else on_ray(todo, cpus=ray[0], gpus=ray[1])
@@ -53,9 +53,9 @@ def sweep(
             outcome = (
                 f"failed with status {status}; see {log_of(trial)}" if trial in failed else _outcome(now.held_out())
             )
-            _say(console, f"{trial.name}: {outcome}")
+            console.say(f"{trial.name}: {outcome}")
     except KeyboardInterrupt:
-        _say(console, "interrupted; the same command resumes it")
+        console.say("interrupted; the same command resumes it")
         raise
     trials = found(trials)
     _report(trials, console)
@@ -94,7 +94,7 @@ def _report(trials: Sequence[Trial], console: Console) -> None:
     console.print(shown)
     path = trials[0].folder / "report.html"
     write_atomic(path, _page(trials, measured, rows).encode(errors="replace"))
-    _say(console, f"{path}\nevery curve: astune view {trials[0].folder}")
+    console.say(f"{path}\nevery curve: astune view {trials[0].folder}")
 
 
 class _Row:
@@ -175,7 +175,3 @@ def _outcome(score: HeldOut | None) -> str:
 def _counted(trials: Sequence[Trial]) -> str:
     finished = sum(trial.state == "finished" for trial in trials)
     return f"{len(trials)} trials, {finished} of them finished,"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

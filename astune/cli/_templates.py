@@ -30,9 +30,9 @@ def check_template_of(model: str) -> int:
     console = Console()
     console.print(table)
     for detail in dict.fromkeys(f"{e.conversation}: {e.detail}" for e in extensions if e.detail):
-        console.print(detail, markup=False, soft_wrap=True)
+        console.say(detail)
     total = Counter(extension.outcome for extension in extensions)
-    console.print(_verdict(total), markup=False, soft_wrap=True)
+    console.say(_verdict(total))
     return 1 if total["differs"] else 0
 
 

@@ -77,9 +77,6 @@ def train_or_plan(request: Request) -> int:
 
 
 def _print_plan(experiment: Experiment, flags: CompanionFlags, console: Console, *, in_full: bool) -> int:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     config, backbone, memory = experiment.config, experiment.backbone, []
     companions = companions_of(flags, config, experiment.folder.parent)
     costly = config.task_reader.type == "data_generation"
@@ -91,13 +88,15 @@ def _print_plan(experiment: Experiment, flags: CompanionFlags, console: Console,
 
         memory = estimates_of(config)
     for line in plan(config, parts, experiment.run_path, companions, memory, experiment.base_dir):
-        say(line)
+        console.say(line)
     if engine_plan:
         heading, _, _ = engine_plan.partition("\n")  # says for which machines it was made
-        say(f"  engine     {config.backbone} {heading.removeprefix('# ')}; its whole configuration: --dry-run=full")
-    say(f"\nresolved configuration\n{dump(config)}")
+        console.say(
+            f"  engine     {config.backbone} {heading.removeprefix('# ')}; its whole configuration: --dry-run=full"
+        )
+    console.say(f"\nresolved configuration\n{dump(config)}")
     if engine_plan and in_full:
-        say(f"{config.backbone}'s configuration\n{engine_plan}")
+        console.say(f"{config.backbone}'s configuration\n{engine_plan}")
     return 0
 
 

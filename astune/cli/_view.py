@@ -58,9 +58,9 @@ def view_runs(
         # A token of the user's own is not written into logs.
         address = address if episode_id is None else replace(address, fragment=fragment_of(episode_id))
         where = address.url if token is None else f"{address.page} with ?token= and the value of {TOKEN_VARIABLE}"
-        console.print(f"log viewer of {folder}: {where}", markup=False, highlight=False, soft_wrap=True)
+        console.say(f"log viewer of {folder}: {where}")
         if store.is_file():
-            console.print(f"with the conversations in {store}", markup=False, highlight=False, soft_wrap=True)
+            console.say(f"with the conversations in {store}")
         if open_page or (open_page is None and _has_screen()):
             webbrowser.open(until_end.enter_context(_way_to(address)))
 
@@ -75,11 +75,11 @@ def export_report(path: Path | None, to: Path, episode_ids: Sequence[str]) -> in
     from astune.viewer.export import write_report
 
     run = resolve_run(path, record_dir=RECORD_DIR)
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    console.print(_heading(run, path, to))
+    console = Console()
+    console.say(_heading(run, path, to))
     n_bytes = write_report(run, to, episode_ids)
     episodes = "1 episode" if len(episode_ids) == 1 else f"{len(episode_ids)} episodes"
-    console.print(f"{to}: {run.parent.name}/{run.name}, {episodes}, {n_bytes / 1e6:.1f} MB")
+    console.say(f"{to}: {run.parent.name}/{run.name}, {episodes}, {n_bytes / 1e6:.1f} MB")
     return 0
 
 

@@ -16,18 +16,14 @@ from astune.viewer.server import fragment_of
 
 def keep_viewer(ready: Ready, console: Console, run: Path, episode_id: str) -> None:
     """On a terminal, keep the viewer until Ctrl-C; elsewhere the last line is the command that opens the episode."""
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
     if not (console.is_terminal and sys.stdin.isatty()):
-        say(f"astune view {shlex.quote(str(run))} --episode {shlex.quote(episode_id)}")
+        console.say(f"astune view {shlex.quote(str(run))} --episode {shlex.quote(episode_id)}")
         return
     fragment = fragment_of(episode_id, f"{run.parent.name}/{run.name}")
     page = f"http://127.0.0.1:{LOGVIEW_PORT}/{fragment}"
     if "logview" not in ready.companions.names:  # one that ran before stays
-        say(f"log viewer: {page}")
+        console.say(f"log viewer: {page}")
         return
-    say(f"log viewer until Ctrl-C: {page}")
+    console.say(f"log viewer until Ctrl-C: {page}")
     with suppress(KeyboardInterrupt):
         ready.run(until_interrupted())

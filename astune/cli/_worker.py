@@ -11,7 +11,7 @@ from contextlib import suppress
 from astune.app.console import Console
 from astune.app.worker import Worker
 from astune.processes._guardian import prctl
-from astune.schema import ConfigError, visible
+from astune.schema import ConfigError
 from astune.workflow.program import found_command
 from astune.workflow.workers import TOKEN_VARIABLE
 
@@ -27,13 +27,9 @@ def work_for(connect: str, token: str | None, command: Sequence[str], parallel: 
     if not root.startswith(("http://", "https://")):
         raise ConfigError(f"--connect: {connect} is no URL", hint="write http://trainer:8183")
     console = Console()
-
-    def tell(line: str) -> None:
-        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
-
-    worker = Worker(root, secret, found_command(command, None), parallel, (memory_mb or 0) * 2**20, tell)
+    worker = Worker(root, secret, found_command(command, None), parallel, (memory_mb or 0) * 2**20, console.say)
     prctl(PR_SET_DUMPABLE, 0)  # the agent's programs cannot read the token from this process's memory
-    tell(f"working for {root}; Ctrl-C ends it")
+    console.say(f"working for {root}; Ctrl-C ends it")
     asyncio.run(_until_signal(worker))
     return 0
 

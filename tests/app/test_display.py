@@ -13,8 +13,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from rich.console import Console
 
+from astune.app.console import Console
 from astune.app.display import LivePanel, duration, open_display, plain_line, sparkline
 from astune.app.progress import Progress
 from astune.config.schema import AstuneConfig

@@ -26,7 +26,7 @@ from waiting import eventually  # noqa: E402
 WORK = """
 import asyncio, sys
 from pathlib import Path
-from rich.console import Console
+from astune.app.console import Console
 from astune.app.beside import known_as_run, started, telling_the_end
 from astune.cli._errors import exit_with
 from astune.app.interrupts import Interrupts

@@ -22,9 +22,9 @@ import httpx
 import pytest
 from astune_command import astune, start
 from flywheel_stage import KNOWN, TAUGHT, half_trained, make_world, tasks, write_lines
-from rich.console import Console
 from test_turn import assert_same_decision, killed_until_done
 
+from astune.app.console import Console
 from astune.app.flywheel import Flywheel
 from astune.flywheel import Comparison, Decision
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from flywheel_stage import KNOWN, give_feedback, make_world, tasks, write_lines
-from rich.console import Console
 
 from astune.app import flywheel_stages
+from astune.app.console import Console
 from astune.app.evaluation import Evaluation
 from astune.app.experiment import Experiment
 from astune.app.flywheel import Flywheel

@@ -28,7 +28,6 @@ from attacks import (
     Attack,
 )
 from redteam_report import Report
-from rich.console import Console
 from service_stage import Service, running
 from viewer_stage import make_episode, write_run
 from worlds import (
@@ -45,6 +44,7 @@ from worlds import (
     played,
 )
 
+from astune.app.console import Console
 from astune.app.display import open_display
 from astune.config import AstuneConfig
 from astune.renderers import Renderer
