@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from astune.cli._errors import exit_with
 from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
 
 check_app = Commands(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
@@ -24,20 +23,16 @@ def numerics(
     with_: With = None,
     with_ray: WithRay = False,
     with_appworld: WithAppworld = False,
-) -> None:
+) -> int:
     """Compare the engine's log-probabilities with the trainer's, on real rollouts and without learning.
 
     Ends with status 1 where they are further apart than rounding explains, and names the likely cause.
     """
+    from astune.cli._numerics import check_numerics
+    from astune.launcher.companion import CompanionFlags
 
-    def work() -> int:
-        from astune.cli._numerics import check_numerics
-        from astune.launcher.companion import CompanionFlags
-
-        flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
-        return check_numerics(conf, overrides or [], flags, steps=steps, tasks=tasks)
-
-    exit_with(work)
+    flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
+    return check_numerics(conf, overrides or [], flags, steps=steps, tasks=tasks)
 
 
 @check_app.command()
@@ -45,18 +40,14 @@ def template(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A model as model.path names it, or a tokenizer's folder.")
     ],
-) -> None:
+) -> int:
     """Extend conversations behind every answer by the model's chat template, and compare with whole renders.
 
     Ends with status 1 where an extension differs; that a template rewrites history only costs tokens.
     """
+    from astune.cli._templates import check_template_of
 
-    def work() -> int:
-        from astune.cli._templates import check_template_of
-
-        return check_template_of(model)
-
-    exit_with(work)
+    return check_template_of(model)
 
 
 @check_app.command()
@@ -76,18 +67,14 @@ def judge(
     ] = "",
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Try to get undeserved rewards from the judge, judge the same twice, and compare with labels where there are any.
 
     Ends with status 1 where a probe earns something, the same episode is rewarded differently, or a reference answer
     earns no more than a wrong one.
     """
+    from astune.cli._judge_check import calibrate_judge_of, check_judge_of
 
-    def work() -> int:
-        from astune.cli._judge_check import calibrate_judge_of, check_judge_of
-
-        if calibrate is not None and dry_run is None:
-            return calibrate_judge_of(conf, overrides or [], labelled, calibrate, by)
-        return check_judge_of(conf, overrides or [], tasks=tasks, labelled=labelled, dry_run=dry_run is not None)
-
-    exit_with(work)
+    if calibrate is not None and dry_run is None:
+        return calibrate_judge_of(conf, overrides or [], labelled, calibrate, by)
+    return check_judge_of(conf, overrides or [], tasks=tasks, labelled=labelled, dry_run=dry_run is not None)

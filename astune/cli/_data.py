@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from astune.cli._errors import RESUMES, exit_with
+from astune.cli._errors import RESUMES
 from astune.cli._flags import Commands, DryRun, Set
 from astune.cli._rubrics import Conf, asked_model, progress_bars
 
@@ -29,7 +29,7 @@ Num = Annotated[
 ]
 
 
-@data_app.command("from-docs")
+@data_app.command("from-docs", interrupted=RESUMES)
 def from_docs(
     paths: Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Documents, and folders of documents.")],
     out: Out = Path("tasks.jsonl"),
@@ -37,15 +37,15 @@ def from_docs(
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Ask questions about documents, and keep those that are answered again from their passage.
 
     The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
     """
-    exit_with(lambda: _make(paths, None, out, num, conf, overrides or [], dry_run is not None), interrupted=RESUMES)
+    return _make(paths, None, out, num, conf, overrides or [], dry_run is not None)
 
 
-@data_app.command()
+@data_app.command(interrupted=RESUMES)
 def expand(
     seeds: Annotated[Path, typer.Argument(metavar="SEEDS.jsonl", help="Example tasks with their right answers.")],
     out: Out = Path("tasks.jsonl"),
@@ -61,16 +61,13 @@ def expand(
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Vary example tasks, and keep those whose answer checkers or repeated solving confirm.
 
     The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
     """
     explored = [] if env is None else [f"task_reader.data_generation.env_url={env}"]
-    exit_with(
-        lambda: _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None),
-        interrupted=RESUMES,
-    )
+    return _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None)
 
 
 @data_app.command()
@@ -90,53 +87,49 @@ def measure(
     ] = (0.0, 1.0),
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Measure how often the experiment's model succeeds in each task, and keep those of the difficulty that is wanted.
 
     A group of episodes that all succeed, or all fail, teaches nothing: --between 0.1 0.9 leaves such tasks out. Tasks
     that the experiment's reader `data_generation` makes keep their rates, for task_reader.curriculum.
     """
+    from astune.app.console import Console
+    from astune.app.data import SUCCESS_RATE, with_difficulty
+    from astune.app.experiment import Experiment
+    from astune.cli._evaluate import episodes_bar
+    from astune.config.output_file import require_output
+    from astune.data_generator import line_of, write_tasks
+    from astune.schema import ConfigError
+    from astune.task_reader import open_task_reader
+    from astune.task_reader.data_reader import TaskReaderDataGeneration, tasks_in
 
-    def work() -> int:
-        from astune.app.console import Console
-        from astune.app.data import SUCCESS_RATE, with_difficulty
-        from astune.app.experiment import Experiment
-        from astune.cli._evaluate import episodes_bar
-        from astune.config.output_file import require_output
-        from astune.data_generator import line_of, write_tasks
-        from astune.schema import ConfigError
-        from astune.task_reader import open_task_reader
-        from astune.task_reader.data_reader import TaskReaderDataGeneration, tasks_in
-
-        low, high = between
-        if not 0 <= low <= high <= 1:
-            raise ConfigError(f"--between is {low:g} {high:g}", hint="two rates from 0 to 1, the lower one first")
-        require_output(out, [tasks] if tasks is not None else [])
-        experiment, console = Experiment.of(conf, overrides or []), Console()
-        config = experiment.config
-        reader = None
-        if tasks is None and dry_run is not None:
-            console.say(f"the experiment's training tasks would be measured, {tries} times each, and {out} written")
-            return 0
-        if tasks is None:
-            reader = open_task_reader(config.task_reader, base_dir=conf.parent, experiment=config)
-        found = reader.read().training if reader is not None else tasks_in(cast("Path", tasks), conf.parent)
-        for task in found:
-            line_of(task)  # raises where it could not be written afterwards
-        if dry_run is not None:
-            console.say(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
-            return 0
-        measured = with_difficulty(experiment, found, tries, console, lambda n: episodes_bar(console, n))
-        rates = [float(task.metadata[SUCCESS_RATE]) for task in measured]
-        kept = [task for task, rate in zip(measured, rates, strict=True) if low <= rate <= high]
-        write_tasks(out, kept)
-        if isinstance(reader, TaskReaderDataGeneration):
-            reader.keep_success_rates(measured)
-        console.print(_rates_table(rates))
-        console.say(f"{len(kept):,} of {len(found):,} tasks, {len(found) - len(measured):,} not measured   {out}")
+    low, high = between
+    if not 0 <= low <= high <= 1:
+        raise ConfigError(f"--between is {low:g} {high:g}", hint="two rates from 0 to 1, the lower one first")
+    require_output(out, [tasks] if tasks is not None else [])
+    experiment, console = Experiment.of(conf, overrides or []), Console()
+    config = experiment.config
+    reader = None
+    if tasks is None and dry_run is not None:
+        console.say(f"the experiment's training tasks would be measured, {tries} times each, and {out} written")
         return 0
-
-    exit_with(work)
+    if tasks is None:
+        reader = open_task_reader(config.task_reader, base_dir=conf.parent, experiment=config)
+    found = reader.read().training if reader is not None else tasks_in(cast("Path", tasks), conf.parent)
+    for task in found:
+        line_of(task)  # raises where it could not be written afterwards
+    if dry_run is not None:
+        console.say(f"{len(found):,} tasks would be measured, {tries} times each, and {out} written")
+        return 0
+    measured = with_difficulty(experiment, found, tries, console, lambda n: episodes_bar(console, n))
+    rates = [float(task.metadata[SUCCESS_RATE]) for task in measured]
+    kept = [task for task, rate in zip(measured, rates, strict=True) if low <= rate <= high]
+    write_tasks(out, kept)
+    if isinstance(reader, TaskReaderDataGeneration):
+        reader.keep_success_rates(measured)
+    console.print(_rates_table(rates))
+    console.say(f"{len(kept):,} of {len(found):,} tasks, {len(found) - len(measured):,} not measured   {out}")
+    return 0
 
 
 def _rates_table(rates: list[float]) -> Table:

@@ -21,11 +21,7 @@ _OPTIONAL = {"torch", "transformers", "safetensors", "peft", "gguf", "agentscope
 
 
 def exit_with(work: Callable[[], int], *, interrupted: str = "") -> NoReturn:
-    """Do the work of a command, with what `.env` says, and end the process with its status.
-
-    Args:
-        interrupted: what to do after Ctrl-C, as a hint.
-    """
+    """Do the work of a command, with what `.env` says, and end the process with its status; see `Commands.command`."""
     from astune.launcher.env_file import read_env_file
     from astune.schema import AstuneError, left_debugger
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from astune.cli._errors import exit_with
 from astune.cli._flags import Commands, DryRun, Set
 
 if TYPE_CHECKING:
@@ -29,44 +28,36 @@ def import_(
     store: Store = DEFAULT_STORE,
     mask: Mask = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Take in traces (AgentScope Studio's database, OTLP JSON, exports of Langfuse and MLflow) and ratings of them.
 
     What is there already is left alone, so files may overlap. E-mail addresses, telephone numbers and keys are masked
     before anything is written. Records that cannot be read are counted and named.
     """
+    from astune.app.console import Console
+    from astune.app.feedback import take_in
 
-    def work() -> int:
-        from astune.app.console import Console
-        from astune.app.feedback import take_in
-
-        console = Console()
-        taken = take_in(files, None if dry_run is not None else store, masker(mask or []))
-        for line in taken.lines():
-            console.say(line)
-        return 0
-
-    exit_with(work)
+    console = Console()
+    taken = take_in(files, None if dry_run is not None else store, masker(mask or []))
+    for line in taken.lines():
+        console.say(line)
+    return 0
 
 
 @feedback_app.command()
-def show(store: Store = DEFAULT_STORE) -> None:
+def show(store: Store = DEFAULT_STORE) -> int:
     """Count what a store holds, by source and by kind of opinion."""
+    from rich.table import Table
 
-    def work() -> int:
-        from rich.table import Table
+    from astune.app.console import Console
+    from astune.app.feedback import counted
 
-        from astune.app.console import Console
-        from astune.app.feedback import counted
-
-        counts = counted(_opened(store))
-        table = Table("what", "from", "number", title=str(store))
-        for (what, source), number in sorted(counts.items()):
-            table.add_row(what, source, f"{number:,}")
-        Console().print(table)
-        return 0
-
-    exit_with(work)
+    counts = counted(_opened(store))
+    table = Table("what", "from", "number", title=str(store))
+    for (what, source), number in sorted(counts.items()):
+        table.add_row(what, source, f"{number:,}")
+    Console().print(table)
+    return 0
 
 
 @feedback_app.command()
@@ -82,20 +73,16 @@ def export(
         ),
     ] = "labelled",
     store: Store = DEFAULT_STORE,
-) -> None:
+) -> int:
     """Write what a store holds as JSON lines, for other commands and other tools."""
+    from astune.app.console import Console
+    from astune.app.feedback import exported
+    from astune.config.output_file import require_output
 
-    def work() -> int:
-        from astune.app.console import Console
-        from astune.app.feedback import exported
-        from astune.config.output_file import require_output
-
-        require_output(to, [store])
-        n = exported(_opened(store), to, what)
-        Console().say(f"{n:,} lines in {to}")
-        return 0
-
-    exit_with(work)
+    require_output(to, [store])
+    n = exported(_opened(store), to, what)
+    Console().say(f"{n:,} lines in {to}")
+    return 0
 
 
 @feedback_app.command()
@@ -111,26 +98,20 @@ def forget(
         ),
     ] = None,
     store: Store = DEFAULT_STORE,
-) -> None:
+) -> int:
     """Delete all that belongs to a user: conversations, ratings of them, and the user's own ratings."""
+    from astune.app.console import Console
 
-    def work() -> int:
-        from astune.app.console import Console
+    opened, console = _opened(store), Console()
+    if flywheel is not None:
+        from astune.app.flywheel_forgetting import forget_turns
 
-        opened, console = _opened(store), Console()
-        if flywheel is not None:
-            from astune.app.flywheel_forgetting import forget_turns
-
-            turns = forget_turns(flywheel, opened.digests_of(user))
-            console.say(f"deleted what {len(turns):,} turns of {flywheel} made of them")
-        interactions, ratings = opened.forget(user)
-        console.say(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
-        console.say(
-            "tasks are read from the store and are without them from now on; exported files are yours to delete"
-        )
-        return 0
-
-    exit_with(work)
+        turns = forget_turns(flywheel, opened.digests_of(user))
+        console.say(f"deleted what {len(turns):,} turns of {flywheel} made of them")
+    interactions, ratings = opened.forget(user)
+    console.say(f"{interactions:,} conversations and {ratings:,} ratings of the user are deleted from {store}")
+    console.say("tasks are read from the store and are without them from now on; exported files are yours to delete")
+    return 0
 
 
 def serve(
@@ -158,26 +139,22 @@ def serve(
     ] = 8182,
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Serve models to people in three dialects, keep every conversation, and take feedback on them."""
+    from astune.cli._serve import serve as serve_models
 
-    def work() -> int:
-        from astune.cli._serve import serve as serve_models
-
-        return serve_models(
-            models,
-            shares=share or [],
-            clients=client or [],
-            store=store,
-            host=host,
-            port=port,
-            per_minute=rate,
-            masker=masker(mask or []),
-            overrides=overrides or [],
-            dry_run=dry_run is not None,
-        )
-
-    exit_with(work)
+    return serve_models(
+        models,
+        shares=share or [],
+        clients=client or [],
+        store=store,
+        host=host,
+        port=port,
+        per_minute=rate,
+        masker=masker(mask or []),
+        overrides=overrides or [],
+        dry_run=dry_run is not None,
+    )
 
 
 def masker(given: list[str]) -> Masker:

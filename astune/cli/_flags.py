@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from astune.cli._errors import exit_with
 
 
 class _Command(TyperCommand):
@@ -29,8 +33,23 @@ class Commands(typer.Typer):
         super().__init__(cls=_Group, **settings)
         self._heading = heading
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        return super().command(name, cls=_Command, **{"rich_help_panel": self._heading, **settings})
+    def command(self, name: str | None = None, *, interrupted: str = "", **settings: Any) -> Any:
+        """Make a command of a function, which does the work and returns the exit status.
+
+        Args:
+            interrupted: what to do after Ctrl-C, as a hint.
+        """
+        register = super().command(name, cls=_Command, **{"rich_help_panel": self._heading, **settings})
+
+        def made(work: Callable[..., int]) -> Callable[..., int]:
+            @wraps(work)
+            def command(**flags: Any) -> NoReturn:
+                exit_with(partial(work, **flags), interrupted=interrupted)
+
+            register(command)
+            return work
+
+        return made
 
 
 def _plain(option: Any) -> Any:

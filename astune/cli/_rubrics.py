@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astune.cli._errors import RESUMES, exit_with
+from astune.cli._errors import RESUMES
 from astune.cli._flags import Commands, DryRun, Set
 from astune.cli._reported import reported
 
@@ -29,7 +29,7 @@ Conf = Annotated[
 ]
 
 
-@rubrics_app.command()
+@rubrics_app.command(interrupted=RESUMES)
 def learn(
     labelled: Annotated[
         Path | None,
@@ -44,100 +44,88 @@ def learn(
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Propose rubrics from better and worse answers, test them on the labels, and keep a small set that explains them.
 
     The helper model's answers are cached: after a kill, the same command resumes.
     """
+    import asyncio
 
-    def work() -> int:
-        import asyncio
+    from astune.app import rubrics
+    from astune.app.console import Console
+    from astune.config import load_config
+    from astune.config.output_file import require_output
+    from astune.rubrics import read_examples
+    from astune.schema import ConfigError
 
-        from astune.app import rubrics
-        from astune.app.console import Console
-        from astune.config.output_file import require_output
-        from astune.rubrics import read_examples
-        from astune.schema import ConfigError
-
-        config = _config(conf, overrides or [])
-        require_output(out, [labelled] if labelled is not None else [])
-        if labelled is None and not description:
-            hint = 'name their file, or --description "what the tasks are"'
-            raise ConfigError("there are no labelled answers", hint=hint)
-        examples = read_examples(labelled, config.rubrics) if labelled is not None else []
-        answers = sum(len(example.answers) for example in examples)
-        Console().say(
-            f"{answers} labelled answers to {len(examples)} queries" if examples else "from the description alone"
-        )
-        if dry_run is not None:
-            Console().say(f"{asked_model(config)} would be asked, and {out} written")
-            return 0
-        with progress_bars() as on_progress:
-            found, usage = asyncio.run(rubrics.learn(config, examples, description, on_progress))
-        found.save(out)
-        with reported(out.with_name(f"{out.stem}.report.html"), f"Rubrics in {out.name}") as console:
-            for theme in found.themes:
-                console.say(f"\n{theme.theme}")
-                for rubric in theme.rubrics:
-                    console.say(f"  {rubric.weight:5.2f}  {rubric.text}")
-            asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
-            console.say(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
+    config = load_config(conf, overrides or [])
+    require_output(out, [labelled] if labelled is not None else [])
+    if labelled is None and not description:
+        hint = 'name their file, or --description "what the tasks are"'
+        raise ConfigError("there are no labelled answers", hint=hint)
+    examples = read_examples(labelled, config.rubrics) if labelled is not None else []
+    answers = sum(len(example.answers) for example in examples)
+    Console().say(
+        f"{answers} labelled answers to {len(examples)} queries" if examples else "from the description alone"
+    )
+    if dry_run is not None:
+        Console().say(f"{asked_model(config)} would be asked, and {out} written")
         return 0
+    with progress_bars() as on_progress:
+        found, usage = asyncio.run(rubrics.learn(config, examples, description, on_progress))
+    found.save(out)
+    with reported(out.with_name(f"{out.stem}.report.html"), f"Rubrics in {out.name}") as console:
+        for theme in found.themes:
+            console.say(f"\n{theme.theme}")
+            for rubric in theme.rubrics:
+                console.say(f"  {rubric.weight:5.2f}  {rubric.text}")
+        asked = f"{usage.calls:,} answers, {usage.cached:,} of them kept from before, {usage.tokens:,} tokens"
+        console.say(f"\n{len(found.rubrics)} rubrics in {out}; {asked}")
+    return 0
 
-    exit_with(work, interrupted=RESUMES)
 
-
-@rubrics_app.command()
+@rubrics_app.command(interrupted=RESUMES)
 def check(
     file: Annotated[Path, typer.Argument(metavar="RUBRICS.yaml", help="Rubrics, learned or written.")],
     labelled: Annotated[Path, typer.Argument(metavar="LABELLED.jsonl", help="Labels that they were not learned from.")],
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Measure how well grades by rubrics agree with labels, beside a judge that has none."""
+    import asyncio
 
-    def work() -> int:
-        import asyncio
+    from rich.table import Table
 
-        from rich.table import Table
-
-        from astune.app import rubrics
-        from astune.app.console import Console
-        from astune.rubrics import Rubrics, read_examples
-
-        config = _config(conf, overrides or [])
-        mode = Rubrics.load(file).grader_mode
-        config = config.model_copy(update={"rubrics": config.rubrics.model_copy(update={"grader_mode": mode})})
-        examples = read_examples(labelled, config.rubrics)
-        if dry_run is not None:
-            Console().say(f"{asked_model(config)} would grade the answers to {len(examples)} queries twice")
-            return 0
-        with progress_bars() as on_progress:
-            measured = asyncio.run(rubrics.measure(config, str(file), examples, on_progress))
-        columns = ("judge", "pairs in the labels' order", "Kendall's tau", "tokens")
-        table = Table(*columns, title=f"against {labelled.name}")
-        for each in measured:
-            found = each.agreement
-            table.add_row(
-                each.judge,
-                _with_interval(found.accuracy, found.accuracy_interval),
-                _with_interval(found.tau, found.tau_interval),
-                f"{each.usage.tokens:,}",
-            )
-        with reported(file.with_name(f"{file.stem}.check.html"), f"{file.name} against {labelled.name}") as console:
-            console.print(table)
-            pairs = measured[0].agreement.pairs
-            console.say(f"{pairs} pairs with different labels; a tie is half right; 95 % intervals")
-        return 0
-
-    exit_with(work, interrupted=RESUMES)
-
-
-def _config(conf: Path | None, overrides: list[str]) -> AstuneConfig:
+    from astune.app import rubrics
+    from astune.app.console import Console
     from astune.config import load_config
+    from astune.rubrics import Rubrics, read_examples
 
-    return load_config(conf, overrides)
+    config = load_config(conf, overrides or [])
+    mode = Rubrics.load(file).grader_mode
+    config = config.model_copy(update={"rubrics": config.rubrics.model_copy(update={"grader_mode": mode})})
+    examples = read_examples(labelled, config.rubrics)
+    if dry_run is not None:
+        Console().say(f"{asked_model(config)} would grade the answers to {len(examples)} queries twice")
+        return 0
+    with progress_bars() as on_progress:
+        measured = asyncio.run(rubrics.measure(config, str(file), examples, on_progress))
+    columns = ("judge", "pairs in the labels' order", "Kendall's tau", "tokens")
+    table = Table(*columns, title=f"against {labelled.name}")
+    for each in measured:
+        found = each.agreement
+        table.add_row(
+            each.judge,
+            _with_interval(found.accuracy, found.accuracy_interval),
+            _with_interval(found.tau, found.tau_interval),
+            f"{each.usage.tokens:,}",
+        )
+    with reported(file.with_name(f"{file.stem}.check.html"), f"{file.name} against {labelled.name}") as console:
+        console.print(table)
+        pairs = measured[0].agreement.pairs
+        console.say(f"{pairs} pairs with different labels; a tie is half right; 95 % intervals")
+    return 0
 
 
 def asked_model(config: AstuneConfig) -> str:

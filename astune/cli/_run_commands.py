@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from astune.cli._errors import exit_with
 from astune.cli._feedback import DEFAULT_STORE
 from astune.cli._flags import Commands, DryRun, Run, Set
 
@@ -24,37 +23,29 @@ def report(
     html: Annotated[
         bool, typer.Option("--html", metavar=" ", help="Write it as one page, plots/report.html in the run's folder.")
     ] = False,
-) -> None:
+) -> int:
     """Print the report of a run again: before and after, the reward curve, the token balance.
 
     Of several runs, of which one may be a search for prompts, it is one table: start, best prompts, trained, trained
     from the best prompts, each with an interval.
     """
+    from astune.cli._past_runs import show_report, write_report_page
+    from astune.cli._report_beside import show_beside
+    from astune.schema import ConfigError
 
-    def work() -> int:
-        from astune.cli._past_runs import show_report, write_report_page
-        from astune.cli._report_beside import show_beside
-        from astune.schema import ConfigError
-
-        if beside and html:
-            raise ConfigError("--html is the page of one run", hint="leave it out, or name one run")
-        if beside:
-            return show_beside([run, *beside])
-        return write_report_page(run) if html else show_report(run)
-
-    exit_with(work)
+    if beside and html:
+        raise ConfigError("--html is the page of one run", hint="leave it out, or name one run")
+    if beside:
+        return show_beside([run, *beside])
+    return write_report_page(run) if html else show_report(run)
 
 
 @run_commands.command()
-def clean(run: Run, dry_run: DryRun = None) -> None:
+def clean(run: Run, dry_run: DryRun = None) -> int:
     """Remove what only resuming a run needs; its episodes, metrics and best model stay."""
+    from astune.cli._past_runs import clean_run
 
-    def work() -> int:
-        from astune.cli._past_runs import clean_run
-
-        return clean_run(run, dry_run=dry_run is not None)
-
-    exit_with(work)
+    return clean_run(run, dry_run=dry_run is not None)
 
 
 @run_commands.command()
@@ -64,15 +55,11 @@ def export(
     policy: Annotated[
         str | None, typer.Option("--policy", metavar="NAME", help="Of a run with several: merged into its model.")
     ] = None,
-) -> None:
+) -> int:
     """Copy the best model of a run, in Hugging Face format."""
+    from astune.cli._past_runs import export_model
 
-    def work() -> int:
-        from astune.cli._past_runs import export_model
-
-        return export_model(run, to, policy)
-
-    exit_with(work)
+    return export_model(run, to, policy)
 
 
 @run_commands.command("export-metrics")
@@ -83,15 +70,11 @@ def export_metrics(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write it; metrics.csv or metrics.parquet by default."),
     ] = None,
-) -> None:
+) -> int:
     """Write the metrics of a run as a table: one row a step and split, one column a metric."""
+    from astune.cli._export_metrics import export_metrics
 
-    def work() -> int:
-        from astune.cli._export_metrics import export_metrics
-
-        return export_metrics(run, to, out)
-
-    exit_with(work)
+    return export_metrics(run, to, out)
 
 
 @run_commands.command()
@@ -109,19 +92,15 @@ def replay(
         ),
     ] = False,
     overrides: Set = None,
-) -> None:
+) -> int:
     """Judge and merge the stored episodes of a run again, without its model, and show what comes out differently."""
+    if check:
+        from astune.cli._replay import check_run
 
-    def work() -> int:
-        if check:
-            from astune.cli._replay import check_run
+        return check_run(run)
+    from astune.cli._replay_judged import replay_run
 
-            return check_run(run)
-        from astune.cli._replay_judged import replay_run
-
-        return replay_run(run, overrides or [], trust_code=trust_code)
-
-    exit_with(work)
+    return replay_run(run, overrides or [], trust_code=trust_code)
 
 
 @run_commands.command()
@@ -131,15 +110,11 @@ def chat(
         str | None,
         typer.Option("--message", "-m", help="Ask this one question and print the answer."),
     ] = None,
-) -> None:
+) -> int:
     """Talk to the best model of a run."""
+    from astune.cli._chat import chat_with
 
-    def work() -> int:
-        from astune.cli._chat import chat_with
-
-        return chat_with(run, message)
-
-    exit_with(work)
+    return chat_with(run, message)
 
 
 @run_commands.command()
@@ -179,20 +154,17 @@ def view(
         bool | None,
         typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
     ] = None,
-) -> None:
+) -> int:
     """Show everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
     if export is None and len(episodes or ()) > 1:
         raise typer.BadParameter("several --episode go with --export")
 
-    def work() -> int:
-        from astune.cli._view import export_report, view_runs
+    from astune.cli._view import export_report, view_runs
 
-        if export is not None:
-            return export_report(path, export, episodes or [])
-        first = episodes[0] if episodes else None
-        return view_runs(path, host, port, store=store, open_page=open_page, episode_id=first)
-
-    exit_with(work)
+    if export is not None:
+        return export_report(path, export, episodes or [])
+    first = episodes[0] if episodes else None
+    return view_runs(path, host, port, store=store, open_page=open_page, episode_id=first)
 
 
 @run_commands.command()
@@ -212,12 +184,8 @@ def gateway(
         ),
     ] = None,
     overrides: Set = None,
-) -> None:
+) -> int:
     """Serve a model to agents as training does, for trying one with curl or an SDK; nothing is trained."""
+    from astune.cli._gateway import serve_model
 
-    def work() -> int:
-        from astune.cli._gateway import serve_model
-
-        return serve_model(model, port, answers, overrides or [])
-
-    exit_with(work)
+    return serve_model(model, port, answers, overrides or [])

@@ -5,11 +5,11 @@ eval, worker.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from astune.cli._errors import RESUMES, exit_with
+from astune.cli._errors import RESUMES
 from astune.cli._flags import Commands, DryRun, Plan, Set, With, WithAppworld, WithRay, plan_of, with_backbone
 
 training_commands = Commands("Train and measure")
@@ -44,35 +44,27 @@ def train(
     ] = None,
     plan: Plan = None,
     overrides: Set = None,
-) -> None:
+) -> int:
     """Train the model behind any program that speaks OpenAI's API: astune train --tasks T --judge J -- COMMAND."""
+    from astune.cli._program import experiment_of
+    from astune.cli._train import Request, train_or_plan
 
-    def work() -> int:
-        from astune.cli._program import experiment_of
-        from astune.cli._train import Request, train_or_plan
-
-        values = experiment_of(command, tasks=tasks, judge=judge, validation=validation, model=model)
-        request = Request(None, with_backbone(overrides, backbone), plan=plan_of(plan), values=values)
-        return train_or_plan(request)
-
-    exit_with(work)
+    values = experiment_of(command, tasks=tasks, judge=judge, validation=validation, model=model)
+    request = Request(None, with_backbone(overrides, backbone), plan=plan_of(plan), values=values)
+    return train_or_plan(request)
 
 
 @training_commands.command()
-def demo(plan: Plan = None, overrides: Set = None) -> None:
+def demo(plan: Plan = None, overrides: Set = None) -> int:
     """A small real model learns to use a calculator, in a few minutes without a GPU.
 
     Trains low-rank adapters. `astune --conf tutorial/example_calculator/calculator.yaml` is the same with all weights.
     """
+    from astune.cli._train import Request, train_or_plan
+    from astune.config.tutorials import DEMO, DEMO_SETTINGS, tutorial_file
 
-    def work() -> int:
-        from astune.cli._train import Request, train_or_plan
-        from astune.config.tutorials import DEMO, DEMO_SETTINGS, tutorial_file
-
-        settings = [*DEMO_SETTINGS, *(overrides or [])]
-        return train_or_plan(Request(tutorial_file(DEMO), settings, plan=plan_of(plan)))
-
-    exit_with(work)
+    settings = [*DEMO_SETTINGS, *(overrides or [])]
+    return train_or_plan(Request(tutorial_file(DEMO), settings, plan=plan_of(plan)))
 
 
 @training_commands.command()
@@ -81,22 +73,12 @@ def sft(
     overrides: Set = None,
     plan: Plan = None,
     with_: With = None,
-) -> None:
+) -> int:
     """Learn the answers that tasks bring, by supervised fine-tuning; held-out tasks are played and measured as ever.
 
     A task brings metadata.messages, a whole conversation, or a reference answer. Go on with `astune --resume`.
     """
-
-    def work() -> int:
-        from astune.cli._train import Request, train_or_plan
-        from astune.launcher.companion import CompanionFlags
-
-        companions = CompanionFlags(tuple(with_ or ()), False, False)
-        over = {"trainer": {"algorithm": "sft"}}
-        request = Request(conf, overrides or [], plan=plan_of(plan), companions=companions, over=over)
-        return train_or_plan(request)
-
-    exit_with(work)
+    return _train_as(conf, overrides, plan, with_, {"trainer": {"algorithm": "sft"}})
 
 
 @training_commands.command()
@@ -105,22 +87,24 @@ def dpo(
     overrides: Set = None,
     plan: Plan = None,
     with_: With = None,
-) -> None:
+) -> int:
     """Learn to prefer one answer to another, by direct preference optimisation; held-out tasks are played as ever.
 
     A task brings metadata.chosen, or a reference answer, and metadata.rejected. Go on with `astune --resume`.
     """
+    over = {"trainer": {"algorithm": "dpo"}, "task_reader": {"feedback_tracing": {"only_pairs": True}}}
+    return _train_as(conf, overrides, plan, with_, over)
 
-    def work() -> int:
-        from astune.cli._train import Request, train_or_plan
-        from astune.launcher.companion import CompanionFlags
 
-        companions = CompanionFlags(tuple(with_ or ()), False, False)
-        over = {"trainer": {"algorithm": "dpo"}, "task_reader": {"feedback_tracing": {"only_pairs": True}}}
-        request = Request(conf, overrides or [], plan=plan_of(plan), companions=companions, over=over)
-        return train_or_plan(request)
+def _train_as(
+    conf: Path, overrides: list[str] | None, plan: str | None, with_: list[str] | None, over: dict[str, Any]
+) -> int:
+    """Train an experiment with values that go before those of its file."""
+    from astune.cli._train import Request, train_or_plan
+    from astune.launcher.companion import CompanionFlags
 
-    exit_with(work)
+    companions = CompanionFlags(tuple(with_ or ()))
+    return train_or_plan(Request(conf, overrides or [], plan=plan_of(plan), companions=companions, over=over))
 
 
 @training_commands.command("optimize-prompt")
@@ -129,17 +113,13 @@ def optimize_prompt(
     overrides: Set = None,
     plan: Plan = None,
     with_: With = None,
-) -> None:
+) -> int:
     """Improve a workflow's prompts by reflection, with the weights as they are, and measure before and after."""
+    from astune.cli._optimize_prompt import search_or_plan
+    from astune.launcher.companion import CompanionFlags
 
-    def work() -> int:
-        from astune.cli._optimize_prompt import search_or_plan
-        from astune.launcher.companion import CompanionFlags
-
-        companions = CompanionFlags(tuple(with_ or ()), False, False)
-        return search_or_plan(conf, overrides or [], companions, plan=plan_of(plan))
-
-    exit_with(work)
+    companions = CompanionFlags(tuple(with_ or ()))
+    return search_or_plan(conf, overrides or [], companions, plan=plan_of(plan))
 
 
 @training_commands.command()
@@ -164,22 +144,18 @@ def sweep(
     gpus: Annotated[int, typer.Option("--gpus", min=0, metavar="N", help="With --ray: GPUs of each run.")] = 0,
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Train an experiment with several settings and seeds, one run after another, and report them side by side.
 
     The runs are ordinary ones in the folder EXPERIMENT-sweep. After a kill, the same command resumes.
     """
+    from astune.cli._sweep import sweep
 
-    def work() -> int:
-        from astune.cli._sweep import sweep
-
-        resources = (cpus, gpus) if ray else None
-        return sweep(conf, over or [], seeds, overrides or [], resources, dry_run=dry_run is not None)
-
-    exit_with(work)
+    resources = (cpus, gpus) if ray else None
+    return sweep(conf, over or [], seeds, overrides or [], resources, dry_run=dry_run is not None)
 
 
-@training_commands.command()
+@training_commands.command(interrupted=RESUMES)
 def flywheel(
     words: Annotated[
         list[str],
@@ -187,18 +163,14 @@ def flywheel(
     ],
     overrides: Set = None,
     dry_run: DryRun = None,
-) -> None:
+) -> int:
     """Learn from new feedback, and promote the model only when it is proven better; or roll a promotion back.
 
     A turn imports, filters, trains, evaluates old and new, decides and reports. After a kill, the same command resumes.
     """
+    from astune.cli._flywheel import turn_flywheel
 
-    def work() -> int:
-        from astune.cli._flywheel import turn_flywheel
-
-        return turn_flywheel(words, overrides or [], dry_run=dry_run is not None)
-
-    exit_with(work, interrupted=RESUMES)
+    return turn_flywheel(words, overrides or [], dry_run=dry_run is not None)
 
 
 @training_commands.command("eval")
@@ -216,17 +188,13 @@ def evaluate(
     with_: With = None,
     with_ray: WithRay = False,
     with_appworld: WithAppworld = False,
-) -> None:
+) -> int:
     """Measure a model on the held-out tasks, with 95 % confidence intervals; nothing is trained."""
+    from astune.cli._evaluate import evaluate_model
+    from astune.launcher.companion import CompanionFlags
 
-    def work() -> int:
-        from astune.cli._evaluate import evaluate_model
-        from astune.launcher.companion import CompanionFlags
-
-        flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
-        return evaluate_model(conf, model, overrides or [], flags)
-
-    exit_with(work)
+    flags = CompanionFlags(tuple(with_ or ()), with_ray, with_appworld)
+    return evaluate_model(conf, model, overrides or [], flags)
 
 
 @training_commands.command()
@@ -247,12 +215,8 @@ def worker(
         int | None,
         typer.Option("--memory-mb", min=1, metavar="MB", help="Memory that one program may hold, in MiB."),
     ] = None,
-) -> None:
+) -> int:
     """Play episodes of a run on another machine: its rollout.workflow.workers says where."""
+    from astune.cli._worker import work_for
 
-    def work() -> int:
-        from astune.cli._worker import work_for
-
-        return work_for(connect, token, command, parallel, memory_mb)
-
-    exit_with(work)
+    return work_for(connect, token, command, parallel, memory_mb)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -183,15 +183,11 @@ def doctor(
         ),
     ] = None,
     overrides: Set = None,
-) -> None:
+) -> int:
     """Look at this machine and environment, and print the line that fixes what is wrong."""
+    from astune.cli._doctor import examine
 
-    def work() -> int:
-        from astune.cli._doctor import examine
-
-        return examine(conf, backbone, overrides or [])
-
-    exit_with(work)
+    return examine(conf, backbone, overrides or [])
 
 
 @config_app.command()
@@ -199,16 +195,9 @@ def explain(
     key: Annotated[
         str, typer.Argument(metavar="[KEY]", help="A dotted key or a section; none lists the sections.")
     ] = "",
-) -> None:
+) -> int:
     """Describe a key: its type, default, allowed range and reason; a section lists its keys."""
-    exit_with(_explaining(key))
+    from astune.config import explain as explain_key
 
-
-def _explaining(key: str) -> Callable[[], int]:
-    def work() -> int:
-        from astune.config import explain as explain_key
-
-        typer.echo(explain_key(key))
-        return 0
-
-    return work
+    typer.echo(explain_key(key))
+    return 0
