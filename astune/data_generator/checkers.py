@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from astune.config.sandbox import SandboxConfig
 from astune.data_generator.draft import Draft
 from astune.data_generator.filters import Answerable
 from astune.data_generator.solving import Solver, plainly_same
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
 from astune.sandbox import shared_sandbox
 from astune.schema import gathered
 from astune.scoring.math_answer import is_number
@@ -28,9 +26,7 @@ _TIMEOUT_S = 5.0
 _REFUSED = ("", "I do not know.")
 
 
-class _Checker(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Checker(Form):
     computable: bool
     source: str
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from astune.data_generator.draft import Draft
 from astune.env_service.base import text_of
 from astune.env_service.handle import EnvironmentHandle, open_environment
 from astune.env_service.objective import OBJECTIVE
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
 from astune.schema import EnvError, Message, Task
 
 _STEPS = 10
@@ -22,15 +20,11 @@ _SHOWN = 2_000
 ACTIONS = "actions"
 
 
-class _Action(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Action(Form):
     action: str
 
 
-class _Objective(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Objective(Form):
     objective: str
     step: int
     reached: str

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from astune.data_generator.draft import Draft
 from astune.data_generator.passages import Passage
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
 
 _AT_ONCE = 3
 """Questions that are asked for at a time."""
@@ -21,17 +19,13 @@ _EVERY = 4
 _EXAMPLES = 3
 
 
-class _Proposed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Proposed(Form):
     question: str
     answer: str
     evidence: list[str]
 
 
-class _Questions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Questions(Form):
     questions: list[_Proposed]
 
 

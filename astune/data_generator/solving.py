@@ -6,10 +6,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
-
 from astune.data_generator.passages import Passage
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
 from astune.schema import gathered
 from astune.scoring.math_answer import is_number, same_answer
 
@@ -17,16 +15,12 @@ _ARTICLES = frozenset({"a", "an", "the"})
 _QUOTES = "`'\"“”‘’«»*"
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Answer(Form):
     answerable: bool
     answer: str
 
 
-class _Same(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Same(Form):
     same: bool
 
 

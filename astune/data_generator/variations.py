@@ -6,10 +6,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from astune.data_generator.draft import Draft
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
 
 COMPOSITION = "composition"
 _ROUNDS = 200
@@ -25,9 +23,7 @@ class Example:
     env_type: str = "no_env"
 
 
-class _Varied(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Varied(Form):
     question: str
     answer: str
 

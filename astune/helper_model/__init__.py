@@ -7,8 +7,8 @@ prompts.py   the instructions, English and Chinese, which a user may replace
 quoting.py   text of others as data
 """
 
-from astune.helper_model.client import HelperModel, Usage, metered
+from astune.helper_model.client import Form, HelperModel, Usage, metered
 from astune.helper_model.prompts import Prompts
 from astune.helper_model.quoting import data, quoted
 
-__all__ = ["HelperModel", "Prompts", "Usage", "data", "metered", "quoted"]
+__all__ = ["Form", "HelperModel", "Prompts", "Usage", "data", "metered", "quoted"]

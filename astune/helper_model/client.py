@@ -14,13 +14,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astune.config.helper import HelperModelConfig
 from astune.helper_model.answers import Answers, name_of
 from astune.helper_model.chat import Answered, Chat, EndpointChat, LocalChat, Question
 from astune.helper_model.prompts import Prompts
 from astune.schema import BudgetSpent, ConfigError, EngineError, HelperModelError, UnusableAnswer
+
+
+class Form(BaseModel):
+    """An answer in JSON: what the helper model is asked to fill in, and nothing more."""
+
+    model_config = ConfigDict(extra="forbid")
+
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -7,26 +7,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
 
 _TOGETHER = 8
 """Maximum rubrics in one question: more are marked with less care."""
 _VALUE = {"yes": 1.0, "partly": 0.5, "no": 0.0}
 
 
-class _Mark(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Mark(Form):
     answer: int
     rubric: int
     met: Literal["yes", "partly", "no"]
 
 
-class _Marks(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Marks(Form):
     marks: list[_Mark]
 
 

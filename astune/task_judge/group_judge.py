@@ -7,27 +7,23 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import create_model
 
 from astune.config.schema import AstuneConfig
-from astune.helper_model import HelperModel, data, metered
+from astune.helper_model import Form, HelperModel, data, metered
 from astune.schema import Reward, stable_seed
 from astune.task_judge.judge_base import GroupJudgeBase
 from astune.task_judge.judged import Inputs, task_of
 from astune.task_judge.llm_judge import Scale, Sees, asked, require_sees, require_votes, shown
 
 
-class _Place(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Place(Form):
     attempt: int
     reason: str
     score: float
 
 
-class _Ranking(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Ranking(Form):
     places: list[_Place]
 
 

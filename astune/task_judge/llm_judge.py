@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from astune.config.schema import AstuneConfig
-from astune.helper_model import HelperModel, Usage, data, metered
+from astune.helper_model import Form, HelperModel, Usage, data, metered
 from astune.schema import ConfigError, Reward
 from astune.task_judge.judge_base import JudgeBase
 from astune.task_judge.judged import Inputs, conversation_of, problem_of, reply_of, task_of
@@ -19,10 +19,8 @@ from astune.task_judge.judged import Inputs, conversation_of, problem_of, reply_
 Sees = Literal["answer", "conversation"]
 
 
-class Grade(BaseModel):
+class Grade(Form):
     """Answer format of a helper model; `score` gets the bounds of the scale."""
-
-    model_config = ConfigDict(extra="forbid")
 
     reason: str
     score: float
