@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -21,7 +20,7 @@ from astune.runs import (
     resolve_run,
     rows_of,
 )
-from astune.schema import ConfigError, Episode, RunStoreError, Split
+from astune.schema import ConfigError, Episode, RunStoreError, Split, imported
 
 
 class Run:
@@ -66,13 +65,8 @@ class Run:
         Raises:
             ConfigError: pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as cause:
-            raise ConfigError(
-                "Run.metrics_frame needs pandas, which is not installed",
-                hint="pip install pandas; Run.metrics() has the same rows as plain dictionaries",
-            ) from cause
+        hint = "pip install pandas; Run.metrics() has the same rows as plain dictionaries"
+        pandas = imported("pandas", needed_by="Run.metrics_frame", error=ConfigError, hint=hint)
         rows = self.metrics(split)
         return pandas.DataFrame(rows, columns=columns_of(rows))
 

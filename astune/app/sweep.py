@@ -9,7 +9,6 @@ kept beside the runs: after a kill the same command finds finished runs, resumes
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import sys
 import threading
@@ -27,7 +26,7 @@ from astune.config import AstuneConfig, load_config
 from astune.launcher.health import why_not_answering
 from astune.processes.guarded import GuardedProcess
 from astune.runs import HeldOut, RunDirectory, RunInfo, runs_below
-from astune.schema import AstuneError, ConfigError, RunStoreError
+from astune.schema import AstuneError, ConfigError, RunStoreError, imported
 
 _ENDS_S = 60.0
 """Seconds that a run has for its checkpoint when the sweep is interrupted."""
@@ -147,10 +146,7 @@ def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[T
     Raises:
         ConfigError: Ray is not installed, or there is no cluster.
     """
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError as cause:
-        raise ConfigError("--ray needs Ray, which is not installed here", hint="pip install ray") from cause
+    ray = imported("ray", needed_by="--ray", error=ConfigError, hint="pip install ray")
     folder = str(Path.cwd())
 
     def work(trial: Trial) -> int:

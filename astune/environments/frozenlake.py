@@ -21,7 +21,7 @@ from collections import deque
 from typing import Any, ClassVar
 
 from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
-from astune.schema import EnvError, Message, Task, install_extra
+from astune.schema import EnvError, Message, Task, imported, install_extra
 
 SYSTEM = "You walk on a frozen lake to its goal and step into no hole. Answer with one word: left, down, right or up."
 DIRECTIONS = ("left", "down", "right", "up")
@@ -41,9 +41,10 @@ class FrozenLake(Environment):
         super().__init__(task, seed)
         self._map = _checked_map(task)
         self._max_turns = int(task.metadata.get("max_turns", DEFAULT_MAX_TURNS))
-        self._lake = _gymnasium().make(
-            "FrozenLake-v1", desc=self._map, is_slippery=bool(task.metadata.get("is_slippery", False))
-        )
+        extra = install_extra("frozenlake")
+        gymnasium = imported("gymnasium", needed_by="the frozen lake", error=EnvError, hint=extra)
+        slippery = bool(task.metadata.get("is_slippery", False))
+        self._lake: Any = gymnasium.make("FrozenLake-v1", desc=self._map, is_slippery=slippery)
         self._position = _start(self._map)
         self._turns = 0
         self._reached = False
@@ -161,13 +162,3 @@ def _checked_map(task: Task) -> list[str]:
             hint="give rows of one length made of F, H, one S and one G: ['SFFF', 'FHFH', 'FFFH', 'HFFG']",
         )
     return rows
-
-
-def _gymnasium() -> Any:
-    try:
-        import gymnasium
-    except ImportError as cause:
-        raise EnvError(
-            "the frozen lake needs gymnasium, which is not installed", hint=install_extra("frozenlake")
-        ) from cause
-    return gymnasium

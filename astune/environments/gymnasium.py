@@ -14,12 +14,11 @@ Own tasks have ids such as `train-17`, which is also the environment's seed.
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.env_service.base import Environment, EnvState, EnvStep, text_of
 from astune.environments._own_tasks import SPLITS, split_and_index, task_ids
-from astune.schema import EnvError, Message, Task, install_extra
+from astune.schema import EnvError, Message, Task, imported, install_extra
 
 _COLOURED = re.compile(r"\x1b\[[0-9;]*m(.*?)\x1b\[0m", re.DOTALL)
 
@@ -111,7 +110,4 @@ def _made(name: str, settings: dict[str, Any]) -> Any:
 
 
 def _library() -> Any:
-    try:
-        return import_module("gymnasium")
-    except ImportError as cause:
-        raise EnvError(f"gymnasium does not import: {cause}", hint=install_extra("frozenlake")) from cause
+    return imported("gymnasium", needed_by="the environment", error=EnvError, hint=install_extra("frozenlake"))

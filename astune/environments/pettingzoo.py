@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.environments.turn_based import TurnBased, player_name
-from astune.schema import EnvError, install_extra
+from astune.schema import EnvError, imported, install_extra
 
 
 class PettingZoo(TurnBased):
@@ -65,7 +64,5 @@ class PettingZoo(TurnBased):
 
 
 def _module(variant: str) -> Any:
-    try:
-        return import_module(f"pettingzoo.{variant}")
-    except ImportError as cause:
-        raise EnvError(f"pettingzoo.{variant} does not import: {cause}", hint=install_extra("pettingzoo")) from cause
+    name = f"pettingzoo.{variant}"
+    return imported(name, needed_by=f"the environment {name}", error=EnvError, hint=install_extra("pettingzoo"))

@@ -9,12 +9,11 @@ have ids such as `train-17` and `validation-3`. Tasks from elsewhere hold `index
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
 from astune.environments._own_tasks import SPLITS, split_and_index, task_ids
-from astune.schema import EnvError, Message, Task, install_extra
+from astune.schema import EnvError, Message, Task, imported, install_extra
 from astune.scoring.math_answer import last_boxed
 
 SYSTEM = "You solve a puzzle. You have one message: think in it, and end with your answer."
@@ -87,13 +86,8 @@ def _dataset_of(task: Task, variant: str) -> tuple[Any, int]:
 
 
 def _create(name: str, **config: Any) -> Any:
-    try:
-        reasoning_gym: Any = import_module("reasoning_gym")
-    except ImportError as cause:
-        raise EnvError(
-            f"reasoning_gym:{name} needs reasoning-gym, which is not installed",
-            hint=install_extra("reasoning-gym"),
-        ) from cause
+    extra = install_extra("reasoning-gym")
+    reasoning_gym = imported("reasoning_gym", needed_by=f"reasoning_gym:{name}", error=EnvError, hint=extra)
     try:
         return reasoning_gym.create_dataset(name, **config)
     except (AssertionError, TypeError, ValueError) as cause:

@@ -12,11 +12,10 @@ Own tasks have ids such as `train-17`, which is also the game's seed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, ClassVar
 
 from astune.environments.turn_based import TurnBased, number_of_players, player_name
-from astune.schema import EnvError, install_extra
+from astune.schema import EnvError, imported, install_extra
 
 _MOST_PLAYERS = 16
 _GAME = -1
@@ -78,7 +77,4 @@ def _role(number: int, about: Mapping[str, Any]) -> str:
 
 
 def _textarena() -> Any:
-    try:
-        return import_module("textarena")
-    except ImportError as cause:
-        raise EnvError(f"textarena does not import: {cause}", hint=install_extra("textarena")) from cause
+    return imported("textarena", needed_by="the environment", error=EnvError, hint=install_extra("textarena"))

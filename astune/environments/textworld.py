@@ -22,14 +22,13 @@ import re
 import tempfile
 import threading
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from astune.config.cache import cache_dir
 from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
 from astune.environments._own_tasks import SPLITS, split_and_index, task_ids
-from astune.schema import EnvError, Message, Task, install_extra
+from astune.schema import EnvError, Message, Task, imported, install_extra
 
 SYSTEM = "You play a text adventure. Answer with one command on one line, such as go north, take key or open door."
 DEFAULT_MAX_TURNS = 50
@@ -181,13 +180,10 @@ def _require_challenge(variant: str) -> Any:
 
 
 def _textworld(variant: str) -> Any:
-    try:
-        textworld: Any = import_module("textworld")
-        import_module("textworld.challenges")
-    except ImportError as cause:
-        raise EnvError(
-            f"textworld:{variant} needs TextWorld, which is not installed", hint=install_extra("textworld")
-        ) from cause
+    textworld, _ = (
+        imported(name, needed_by=f"textworld:{variant}", error=EnvError, hint=install_extra("textworld"))
+        for name in ("textworld", "textworld.challenges")
+    )
     # The interpreter only scores published games; TextWorld itself scores these.
     warnings.filterwarnings("ignore", message=".*is not fully supported", module="jericho")
     return textworld

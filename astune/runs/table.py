@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from astune.runs._files import write_atomic
 from astune.runs.metrics import MetricsLine
-from astune.schema import ConfigError
+from astune.schema import ConfigError, imported
 
 Row = dict[str, float | int | str]
 TableFormat = Literal["csv", "parquet"]
@@ -49,7 +48,10 @@ def _csv(rows: Sequence[Row]) -> bytes:
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:
-    pyarrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
+    pyarrow, parquet = (
+        imported(name, needed_by="writing parquet", error=ConfigError, hint="pip install pyarrow, or use --to csv")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     kinds = {"step": pyarrow.int64(), "split": pyarrow.string()}
     columns = {
         name: pyarrow.array([row.get(name) for row in rows], kinds.get(name, pyarrow.float64()))
@@ -58,12 +60,3 @@ def _parquet(rows: Sequence[Row]) -> bytes:
     data = io.BytesIO()
     parquet.write_table(pyarrow.table(columns), data)
     return data.getvalue()
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as cause:
-        raise ConfigError(
-            "writing parquet needs pyarrow, which is not installed", hint="pip install pyarrow, or use --to csv"
-        ) from cause

@@ -35,7 +35,7 @@ from astune.schema.errors import (
     boundary,
     boundary_now,
 )
-from astune.schema.extras import install_extra
+from astune.schema.extras import imported, install_extra
 from astune.schema.faults import Faults, SeveralFaults
 from astune.schema.finishing import gathered, to_the_end
 from astune.schema.forest import Forest, MessageNode, is_tool_call_id, is_trained, number_of_call, tool_call_id
@@ -122,6 +122,7 @@ __all__ = [
     "described",
     "frames_from",
     "gathered",
+    "imported",
     "install_extra",
     "is_loopback",
     "is_stepped",

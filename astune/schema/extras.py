@@ -1,10 +1,14 @@
-"""Command that installs an optional extra of ASTuner into the running environment."""
+"""Packages that need not be installed: importing one, and the command that installs an extra of ASTuner."""
 
 from __future__ import annotations
 
+import importlib
 import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
+
+from astune.schema.errors import AstuneError
 
 
 def install_extra(extras: str) -> str:
@@ -24,3 +28,21 @@ def install_extra(extras: str) -> str:
     except PackageNotFoundError:
         origin = None
     return f"pip install 'astune[{extras}]{f' @ {origin}' if origin else ''}'"
+
+
+def imported(module: str, *, needed_by: str, error: type[AstuneError], hint: str) -> Any:
+    """Import a module of a package that need not be installed.
+
+    Args:
+        needed_by: what cannot be done without it, for the error.
+        hint: how to install it.
+
+    Raises:
+        AstuneError: an `error`, since it does not import.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as cause:
+        package = module.partition(".")[0]
+        why = "is not installed" if cause.name == package else f"does not import: {cause}"
+        raise error(f"{needed_by} needs {package}, which {why}", hint=hint) from cause

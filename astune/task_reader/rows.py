@@ -7,13 +7,12 @@ list is read as a whole, for there is no other way to read one.
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from astune.schema import TaskReaderError
+from astune.schema import TaskReaderError, imported
 
 Row = dict[str, Any]
 _BATCH = 1024
@@ -118,12 +117,7 @@ def _broken_parquet(path: Path, cause: Exception) -> TaskReaderError:
 
 
 def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as cause:
-        raise TaskReaderError(
-            "reading parquet files needs pyarrow, which is not installed", hint="pip install pyarrow"
-        ) from cause
+    return imported(module, needed_by="reading parquet files", error=TaskReaderError, hint="pip install pyarrow")
 
 
 def _json_line_rows(path: Path) -> Iterator[Row]:

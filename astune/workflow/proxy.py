@@ -28,6 +28,7 @@ from astune.schema import (
     Task,
     WorkflowError,
     boundary,
+    imported,
     start_in_thread,
 )
 from astune.workflow.agent_model import DEFAULT_AGENT, AgentModel, OpenAIAddress
@@ -267,15 +268,7 @@ class AstuneProxy(AgentModel):
         Raises:
             WorkflowError: the package `openai` is not installed.
         """
-        try:
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-        except ImportError as cause:
-            raise WorkflowError("as_openai_client needs the package openai", hint="pip install openai") from cause
-        from astune.gateway.in_process import in_process_gateway
-
-        server = in_process_gateway()
-        base_url, key = self.as_agentscope_model(agent_name, target_tag).served_at(server)
-        return AsyncOpenAI(base_url=base_url, api_key=key, http_client=server.client(DefaultAsyncHttpxClient))
+        return self._sdk_client("openai", "AsyncOpenAI", agent_name, target_tag)
 
     def as_anthropic_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncAnthropic:
         """Anthropic's asynchronous client, as `as_openai_client`.
@@ -283,18 +276,22 @@ class AstuneProxy(AgentModel):
         Raises:
             WorkflowError: the package `anthropic` is not installed.
         """
-        try:
-            from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
-        except ImportError as cause:
-            raise WorkflowError(
-                "as_anthropic_client needs the package anthropic", hint="pip install anthropic"
-            ) from cause
+        return self._sdk_client("anthropic", "AsyncAnthropic", agent_name, target_tag, path="")
+
+    def _sdk_client(
+        self, package: str, client: str, agent_name: str, target_tag: str | None, *, path: str = "/v1"
+    ) -> Any:
+        """A client of an SDK for one agent's model; `path` is where its addresses begin."""
         from astune.gateway.in_process import in_process_gateway
 
+        sdk = imported(package, needed_by=f"as_{package}_client", error=WorkflowError, hint=f"pip install {package}")
         server = in_process_gateway()
         base_url, key = self.as_agentscope_model(agent_name, target_tag).served_at(server)
-        http_client = server.client(DefaultAsyncHttpxClient)
-        return AsyncAnthropic(base_url=base_url.removesuffix("/v1"), api_key=key, http_client=http_client)
+        return getattr(sdk, client)(
+            base_url=base_url.removesuffix("/v1") + path,
+            api_key=key,
+            http_client=server.client(sdk.DefaultAsyncHttpxClient),
+        )
 
     async def agym_step(self, action: Message | str) -> Observation:
         """Step the episode's environment with the agent's message, its tool calls included.
