@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 from astune.app.console import Console
 from astune.app.tracebacks import users_traceback
+from astune.rollout import NullObserver
 from astune.schema import AstuneError, Episode, Split, Task
 
 
-class Episodes:
+class Episodes(NullObserver):
     """Collects the episodes of a debug run and prints a line for each; a `RunObserver`."""
 
     def __init__(self, console: Console) -> None:
@@ -31,8 +32,6 @@ class Episodes:
 
     def on_started(self, episode_id: str, task: Task) -> None:
         self._ended[episode_id] = None
-
-    def on_waits_for(self, episode_id: str, what: str) -> None: ...
 
     def on_finished(self, episode: Episode) -> None:
         self._ended[episode.episode_id] = episode

@@ -14,9 +14,9 @@ from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
 from astune.launcher.companion import CompanionFlags
-from astune.rollout import RolloutObserver
+from astune.rollout import NullObserver, RolloutObserver
 from astune.runs.report import mean_baseline
-from astune.schema import Episode, Task
+from astune.schema import Episode
 
 
 def evaluate_model(conf: Path, model: str | None, overrides: Sequence[str], flags: CompanionFlags) -> int:
@@ -40,21 +40,15 @@ def episodes_bar(console: Console, n_episodes: int) -> Iterator[RolloutObserver]
         yield _Bar(progress, n_episodes)
 
 
-class _Bar:
-    """Shows how many episodes are finished; a `RolloutObserver`."""
+class _Bar(NullObserver):
+    """Shows how many episodes are finished."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._bar = progress.add_task("episodes", total=total)
 
-    def on_started(self, episode_id: str, task: Task) -> None: ...
-
-    def on_waits_for(self, episode_id: str, what: str) -> None: ...
-
     def on_finished(self, episode: Episode) -> None:
         self._progress.advance(self._bar)
-
-    def on_attempt_failed(self, episode: Episode) -> None: ...
 
 
 def _table(measured: Evaluation) -> Table:

@@ -16,7 +16,8 @@ from astune.app.console import Console
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_FAILED
 from astune.launcher.companion import CompanionFlags
-from astune.schema import Episode, Split, Task
+from astune.rollout import NullObserver
+from astune.schema import Episode, Split
 
 if TYPE_CHECKING:
     from astune.numerics.check import NumericsReport
@@ -51,7 +52,7 @@ def _shown(console: Console) -> Iterator[_Says]:
         yield _Says(status)
 
 
-class _Says:
+class _Says(NullObserver):
     """Shows what is being done, and how many episodes have ended; a `RunObserver`."""
 
     def __init__(self, status: Status) -> None:
@@ -66,12 +67,6 @@ class _Says:
     def on_finished(self, episode: Episode) -> None:
         self._finished += 1
         self._status.update(f"{self._phase}, {self._finished} episodes finished")
-
-    def on_started(self, episode_id: str, task: Task) -> None: ...
-
-    def on_waits_for(self, episode_id: str, what: str) -> None: ...
-
-    def on_attempt_failed(self, episode: Episode) -> None: ...
 
     def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
 
