@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 from astune.config import AstuneConfig
 from astune.helper_model import Usage, metered
 from astune.rollout.verdict import TaskCoreArg
-from astune.rubrics import Agreement, Example, agreement
-from astune.schema import ConfigError, Reward, Task
+from astune.rubrics import Agreement, Example, agreement, comparable
+from astune.schema import ConfigError, Reward, Task, call_user_code
 from astune.task_judge import GroupJudgeBase, JudgeBase, load_judge
 from astune.task_judge.calibration import Label
 from astune.task_judge.judged import problem_of
@@ -100,23 +99,38 @@ async def labels_of(config: AstuneConfig, base_dir: Path | None, labelled: Seque
     low, high = config.rubrics.min_score, config.rubrics.max_score
     found: list[Label] = []
     for number, example in enumerate(labelled):
-        task = _labelled_task(number, example, config.task_judge.reference_field)
-        rewards = await _rewards(judge, task, example.answers, JudgeCheck())
+        task = labelled_task(f"labelled-{number}", example, config.task_judge.reference_field)
+        rewards = await rewards_of(judge, task, example.answers)
         scores = ((label - low) / (high - low) for label in example.labels)
         found += [Label(example.group, reward, score) for reward, score in zip(rewards, scores, strict=True)]
     return found
 
 
-def _labelled_task(number: int, example: Example, field_name: str) -> Task:
+def labelled_task(task_id: str, example: Example, field_name: str) -> Task:
+    """The query of labelled answers as a task, with its reference answer where it has one."""
     known = {} if example.reference is None else {field_name: example.reference}
-    return Task(task_id=f"labelled-{number}", main_query=example.query, metadata=known)
+    return Task(task_id=task_id, main_query=example.query, metadata=known)
+
+
+async def rewards_of(judge: JudgeBase, task: Task, answers: Sequence[str]) -> list[float]:
+    """The judge's rewards for answers to a task, as if an agent had given them."""
+    inputs = [_inputs(task, answer) for answer in answers]
+    verdicts: Any
+    if isinstance(judge, GroupJudgeBase):
+        verdicts = await judge.rewards_of(inputs)
+    else:
+        verdicts = await asyncio.gather(
+            *(call_user_code(judge.compute_reward, each, name="astune-judge") for each in inputs)
+        )
+    return [each.raw_reward if isinstance(each, Reward) else float(each[0]) for each in verdicts]
 
 
 async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCheck) -> None:
     probed = {name: probe(bad, problem_of(task)) for name, probe in PROBES.items()}
     answers = [good, bad, *probed.values()]
-    first = await _rewards(judge, task, answers, check)
-    again = (await _rewards(judge, task, answers[1::-1], check))[::-1]
+    first = await rewards_of(judge, task, answers)
+    again = (await rewards_of(judge, task, answers[1::-1]))[::-1]
+    check.episodes += len(first) + len(again)
     check.distinguished.append(first[0] > first[1])
     check.wavered += [abs(one - other) for one, other in zip(first, again, strict=False)]
     for name, reward in zip(probed, first[2:], strict=True):
@@ -126,29 +140,11 @@ async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCh
 async def _agreement(judge: JudgeBase, labelled: Sequence[Example], field_name: str, check: JudgeCheck) -> Agreement:
     groups = []
     for number, example in enumerate(labelled):
-        task = _labelled_task(number, example, field_name)
-        rewards = await _rewards(judge, task, example.answers, check)
+        task = labelled_task(f"labelled-{number}", example, field_name)
+        rewards = await rewards_of(judge, task, example.answers)
+        check.episodes += len(rewards)
         groups.append(list(zip(example.labels, rewards, strict=True)))
-    if all(len(group) < 2 for group in groups):
-        groups = [list(itertools.chain.from_iterable(groups))]
-    return agreement(groups)
-
-
-async def _rewards(judge: JudgeBase, task: Task, answers: Sequence[str], check: JudgeCheck) -> list[float]:
-    check.episodes += len(answers)
-    inputs = [_inputs(task, answer) for answer in answers]
-    verdicts: Any
-    if isinstance(judge, GroupJudgeBase):
-        verdicts = await judge.rewards_of(inputs)
-    else:
-        verdicts = await asyncio.gather(*(_reward(judge, each) for each in inputs))
-    return [each.raw_reward if isinstance(each, Reward) else float(each[0]) for each in verdicts]
-
-
-async def _reward(judge: JudgeBase, inputs: dict[str, Any]) -> Any:
-    if asyncio.iscoroutinefunction(judge.compute_reward):
-        return await judge.compute_reward(inputs)
-    return await asyncio.to_thread(judge.compute_reward, inputs)
+    return agreement(comparable(groups))
 
 
 def _inputs(task: Task, answer: str) -> dict[str, Any]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from astune.app.judge_check import labelled_task, rewards_of
 from astune.config import AstuneConfig
 from astune.helper_model import HelperModel, Usage, metered
-from astune.rollout.verdict import TaskCoreArg
-from astune.rubrics import Agreement, Example, RubricLearner, Rubrics, agreement
+from astune.rubrics import Agreement, Example, RubricLearner, Rubrics, agreement, comparable
 from astune.rubrics.learning import OnProgress
-from astune.schema import Task
-from astune.task_judge import GroupJudge, GroupJudgeBase, LlmJudge
+from astune.task_judge import GroupJudge, JudgeBase, LlmJudge
 from astune.task_judge.rubrics_judge import RubricsJudge
 
 PLAIN_CRITERIA = {"en": "It is a good answer to the task.", "zh": "它是对任务的一个好回答。"}
@@ -49,18 +47,18 @@ async def measure(
     """Agreement of the rubrics in `file` with the labels, and of a judge that has no rubrics."""
     rubrics = RubricsJudge(config, file=file)
     language = config.rubrics.language or config.helper_model.language
-    plain: LlmJudge | GroupJudge
+    plain: JudgeBase
     if config.rubrics.grader_mode == "listwise":
         plain = GroupJudge(config, sees="answer", criteria=PLAIN_CRITERIA[language])
     else:
         plain = LlmJudge(config, criteria=PLAIN_CRITERIA[language])
-    judges: list[tuple[str, Any]] = [("plain judge", plain), ("rubrics", rubrics)]
-    return [await _measured(name, judge, examples, config, on_progress) for name, judge in judges]
+    judges: dict[str, JudgeBase] = {"plain judge": plain, "rubrics": rubrics}
+    return [await _measured(name, judge, examples, config, on_progress) for name, judge in judges.items()]
 
 
 async def _measured(
     name: str,
-    judge: LlmJudge | GroupJudgeBase,
+    judge: JudgeBase,
     examples: Sequence[Example],
     config: AstuneConfig,
     on_progress: OnProgress,
@@ -69,20 +67,8 @@ async def _measured(
     with metered() as usage:
         for number, example in enumerate(examples):
             on_progress(name, number, len(examples))
-            grades = await _grades(judge, example, config)
+            task = labelled_task("labelled", example, config.task_judge.reference_field)
+            grades = await rewards_of(judge, task, example.answers)
             graded.append(list(zip(example.labels, grades, strict=True)))
     on_progress(name, len(examples), len(examples))
-    if all(len({label for label, _ in group}) < 2 for group in graded):  # one answer to each query
-        graded = [[one for group in graded for one in group]]
-    return Measured(name, agreement(graded), usage)
-
-
-async def _grades(judge: LlmJudge | GroupJudgeBase, example: Example, config: AstuneConfig) -> list[float]:
-    known = {} if example.reference is None else {config.task_judge.reference_field: example.reference}
-    core = TaskCoreArg(Task(task_id="labelled", main_query=example.query, metadata=known))
-    inputs: list[dict[str, Any]] = [{"task_core_arg": core, "final_answer": answer} for answer in example.answers]
-    if isinstance(judge, GroupJudgeBase):
-        rewards: Any = await judge.rewards_of(inputs)
-    else:
-        rewards = [await judge.compute_reward(each) for each in inputs]
-    return [reward.raw_reward for reward in rewards]
+    return Measured(name, agreement(comparable(graded)), usage)

@@ -8,10 +8,20 @@ selection.py   the small complementary set of them
 agreement.py   how well grades agree with labels
 """
 
-from astune.rubrics.agreement import Agreement, agreement
+from astune.rubrics.agreement import Agreement, agreement, comparable
 from astune.rubrics.grading import Grader
 from astune.rubrics.labelled import Example, read_examples
 from astune.rubrics.learning import RubricLearner
 from astune.rubrics.rubric import Rubric, Rubrics
 
-__all__ = ["Agreement", "Example", "Grader", "Rubric", "RubricLearner", "Rubrics", "agreement", "read_examples"]
+__all__ = [
+    "Agreement",
+    "Example",
+    "Grader",
+    "Rubric",
+    "RubricLearner",
+    "Rubrics",
+    "agreement",
+    "comparable",
+    "read_examples",
+]

@@ -7,8 +7,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeVar
 
 _RESAMPLES = 1000
+T = TypeVar("T")
 
 Graded = Sequence[tuple[float, float]]
 """Labels and grades of the answers that are compared with each other."""
@@ -39,6 +41,13 @@ def agreement(groups: Sequence[Graded], *, seed: int = 0) -> Agreement:
         tau=tau,
         tau_interval=_interval([each[1] for each in resampled]),
     )
+
+
+def comparable(groups: Sequence[Sequence[tuple[float, T]]]) -> list[Sequence[tuple[float, T]]]:
+    """The groups of labels and grades; one of all where none has two labels, as with one answer to each query."""
+    if any(len({label for label, _ in group}) > 1 for group in groups):
+        return list(groups)
+    return [[one for group in groups for one in group]]
 
 
 _Counts = tuple[int, int, int, int]

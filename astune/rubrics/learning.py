@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astune.config.rubrics import RubricsConfig
-from astune.helper_model import HelperModel, data
+from astune.helper_model import Form, HelperModel, data
+from astune.rubrics.agreement import comparable
 from astune.rubrics.grading import Grader
 from astune.rubrics.labelled import Contrast, Example, contrasts
 from astune.rubrics.rubric import Rubric, Rubrics, Theme
@@ -33,22 +34,16 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class _Texts(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Texts(Form):
     rubrics: list[str] = Field(min_length=1)
 
 
-class _Named(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Named(Form):
     theme: str
     rubrics: list[int]
 
 
-class _Themes(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Themes(Form):
     themes: list[_Named] = Field(min_length=1)
 
 
@@ -189,9 +184,8 @@ def _evidence(examples: Sequence[Example], marks: Sequence[list[list[float]]], *
         [(label, np.array(own)) for label, own in zip(example.labels, each, strict=True)]
         for example, each in zip(examples, marks, strict=True)
     ]
-    if single and all(len(set(example.labels)) < 2 for example in examples):
-        groups = [[one for group in groups for one in group]]
-    return np.array([a - b for group in groups for la, a in group for lb, b in group if la > lb])
+    compared = comparable(groups) if single else groups
+    return np.array([a - b for group in compared for la, a in group for lb, b in group if la > lb])
 
 
 def _weight(one: Selected, chosen: Sequence[Selected]) -> float:
