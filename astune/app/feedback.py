@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from astune.config.output_file import write_whole
-from astune.env_service.base import text_of
+from astune.env_service.base import last_question, text_of
 from astune.feedback import FeedbackStore, Masker, TraceFile, implicit_ratings, read_ratings, read_traces
 from astune.feedback.trace_files import is_trace_file
 from astune.schema import Message, TaskReaderError
@@ -53,12 +54,11 @@ def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
         if not path.is_file():
             raise TaskReaderError(f"there is no file {path}", hint="name traces or ratings")
     read = [_read(path) for path in files]
-    with TemporaryDirectory() as temporary:
-        opened = FeedbackStore(store or Path(temporary) / "dry.sqlite3", masker)
-        try:
-            return _taken(read, opened)
-        finally:
-            opened.close()
+    with (
+        TemporaryDirectory() as temporary,
+        closing(FeedbackStore(store or Path(temporary) / "dry.sqlite3", masker)) as opened,
+    ):
+        return _taken(read, opened)
 
 
 def _read(path: Path) -> TraceFile:
@@ -118,7 +118,7 @@ def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
         if opinion is None:
             continue
         *asked, answer = interaction.messages
-        question = next((text_of(m) for m in reversed(asked) if m.get("role") == "user"), "")
+        question = last_question(asked)
         rating = opinion.rating
         if what == "labelled" and rating is not None:
             yield {"main_query": question, "metadata": {"answer": text_of(answer), "score": rating}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 from astune.app.experiment import Experiment
 from astune.app.feedback import take_in
 from astune.config import AstuneConfig, dump
-from astune.config.schema import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.engine.model_files import resolve_model
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating
 from astune.flywheel import Turn
 from astune.schema import ConfigError, Task
-from astune.task_reader import TaskReaderJsonl, open_task_reader
+from astune.task_reader import TaskReaderJsonl
+from astune.task_reader.data_reader import tasks_in
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Inputs:
 
     def tasks(self, name: str) -> list[Task]:
         """Return the tasks of a set; empty if it is not configured."""
-        return [] if name not in self.files else read_tasks(self.files[name], self.base_dir)
+        return [] if name not in self.files else tasks_in(self.files[name], self.base_dir)
 
     def sets(self) -> dict[str, dict[str, str]]:
         """The files of the sets, by content."""
@@ -75,16 +76,6 @@ class Inputs:
             with sqlite3.connect(self.store) as source, sqlite3.connect(copy) as target:
                 source.backup(target)
         return copy
-
-
-def read_tasks(path: Path, base_dir: Path | None) -> list[Task]:
-    """The tasks in a JSONL file.
-
-    Raises:
-        TaskReaderError: it cannot be read; names the line.
-    """
-    files = JsonlReaderConfig(training=FileConfig(file_path=str(path)))
-    return open_task_reader(TaskReaderConfig(type="jsonl", jsonl=files), base_dir=base_dir).read().training
 
 
 def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
@@ -106,11 +97,8 @@ def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> 
     Raises:
         ConfigError: the frozen set has changed since.
     """
-    opened = FeedbackStore(store)
-    try:
+    with closing(FeedbackStore(store)) as opened:
         interactions, ratings = opened.digests()
-    finally:
-        opened.close()
     before: dict[str, Any] = {"interactions": [], "ratings": {}, "sets": {}} if last is None else last.inputs
     known, arrived = set(before["interactions"]), before["ratings"]
     new = {identity for digest, identity in interactions.items() if digest not in known}
@@ -133,12 +121,9 @@ def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> 
 
 def feedback_of(store: Path, inputs: Mapping[str, Any]) -> tuple[list[Interaction], list[Rating], int]:
     """A turn's conversations and ratings, and how many of them were deleted since it began."""
-    opened = FeedbackStore(store)
-    try:
+    with closing(FeedbackStore(store)) as opened:
         interactions = list(opened.interactions(set(inputs["interactions"])))
         ratings = list(opened.ratings(set(inputs["ratings"])))
-    finally:
-        opened.close()
     gone = len(inputs["interactions"]) + len(inputs["ratings"]) - len(interactions) - len(ratings)
     return interactions, ratings, gone
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from astune.app.data import make, report_beside
 from astune.app.experiment import Experiment
-from astune.app.flywheel_inputs import read_tasks
 from astune.app.rubrics import learn
 from astune.config.schema import RubricsConfig
 from astune.data_generator.duplicates import Duplicates
@@ -23,7 +22,7 @@ from astune.flywheel import Turn
 from astune.flywheel.evidence import plain
 from astune.rubrics import read_examples
 from astune.schema import Task, TaskReaderError, start_in_thread
-from astune.task_reader.data_reader import material_of
+from astune.task_reader.data_reader import material_of, tasks_in
 
 LABELLED = "labelled.jsonl"
 EXPANDED = "expanded.jsonl"
@@ -74,7 +73,7 @@ class Making:
             _finished(lambda: asyncio.run(make(config, material, out, lambda *_: None)))
         except TaskReaderError as cause:
             return {"seeds": len(seeds), "tasks": 0, "why": cause.message}
-        made = read_tasks(out, self.experiment.base_dir)
+        made = tasks_in(out, self.experiment.base_dir)
         kept = [task for task in made if plain(task.main_query) not in excluded]
         self.turn.write(EXPANDED, "".join(task_line(task) for task in kept))
         return {"seeds": len(seeds), "tasks": len(kept), "why": "", "report": report_beside(out).name}
@@ -85,7 +84,7 @@ class Making:
         if not path.stat().st_size:
             return []
         known, seeds = Duplicates(), list[dict[str, Any]]()
-        for task in read_tasks(path, self.experiment.base_dir):
+        for task in tasks_in(path, self.experiment.base_dir):
             asked = task.main_query or text_of(task.init_messages[-1])
             if task.metadata.get("corrected") and known.twin_of(asked) is None:
                 known.add(asked)

@@ -17,11 +17,11 @@ from astune.app.console import Console
 from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.experiment import Experiment
 from astune.app.feedback import exported
-from astune.app.flywheel_inputs import Inputs, feedback_of, read_tasks, weights_digest
+from astune.app.flywheel_inputs import Inputs, feedback_of, weights_digest
 from astune.app.flywheel_making import EXPANDED, LABELLED, Making, rubrics_of, task_line
 from astune.app.run import Run
 from astune.config.schema import TaskReaderConfig
-from astune.env_service.base import text_of
+from astune.env_service.base import last_question, text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.interaction import digest_of
 from astune.flywheel import Decision, Evidence, Turn, compare, decide, filtered
@@ -31,6 +31,7 @@ from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory, runs_below, write_atomic
 from astune.schema import Episode, RunStoreError, Task, TaskReaderError, WorkflowError
 from astune.task_reader import open_task_reader
+from astune.task_reader.data_reader import tasks_in
 
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
 _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
@@ -94,7 +95,7 @@ class Stages:
     def expand(self) -> dict[str, Any]:
         """Create tasks from failures that users corrected, where `flywheel.expand` asks for them."""
         fresh = self._turn.folder / "fresh.jsonl"
-        held_out = read_tasks(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
+        held_out = tasks_in(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
         excluded = self._compared_on() | {plain(_question(task)) for task in held_out}
         return Making(self._experiment, self._turn).expand(excluded)
 
@@ -290,7 +291,7 @@ class Stages:
         fresh = self._turn.folder / "fresh.jsonl"
         sets = {name: self._inputs.tasks(key) for name, key in _FILES.items() if key in self._inputs.files}
         if fresh.stat().st_size:
-            sets[FRESH] = read_tasks(fresh, self._experiment.base_dir)
+            sets[FRESH] = tasks_in(fresh, self._experiment.base_dir)
         return {name: tasks[:most] for name, tasks in sets.items()}
 
     def _evaluated(
@@ -360,8 +361,7 @@ def _last_answer(episode: Episode) -> str:
 
 
 def _question(task: Task) -> str:
-    asked = [message for message in task.init_messages if message.get("role") == "user"]
-    return text_of(asked[-1]) if asked else task.main_query
+    return last_question(task.init_messages) or task.main_query
 
 
 def _asked(task: Task) -> set[str]:

@@ -14,7 +14,7 @@ from astune.processes.kill import GRACE_S, Target, end, find_targets
 from astune.schema import ConfigError
 
 
-def kill_processes(pattern: str, *, dry_run: bool = False, grace_s: float = GRACE_S) -> int:
+def kill_processes(pattern: str, *, dry_run: bool = False) -> int:
     """List and end processes of earlier runs whose command line has one of the words; with `dry_run` only list."""
     words = split_at_bars(pattern)
     if not words:
@@ -28,7 +28,7 @@ def kill_processes(pattern: str, *, dry_run: bool = False, grace_s: float = GRAC
     if dry_run:
         return 0
     with console.status(f"ending {len(targets)} processes, which may take {GRACE_S:g} s"):
-        left = end(targets, grace_s=grace_s)
+        left = end(targets, grace_s=GRACE_S)
     ended = [target for target in targets if target not in left]
     console.say(f"ended {_ids(ended)}" if ended else "ended nothing")
     if left:

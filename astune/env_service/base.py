@@ -7,6 +7,7 @@ service.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -101,6 +102,11 @@ def opening(system: str, query: str) -> list[Message]:
     """Return the opening of a built-in environment: instructions, which an agent may use as its prompt, and the
     query."""
     return [{"role": "system", "content": system}, {"role": "user", "content": query}]
+
+
+def last_question(messages: Sequence[Message]) -> str:
+    """Return the text of a conversation's last question; empty where there is none."""
+    return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
 
 
 def text_of(message: Message) -> str:

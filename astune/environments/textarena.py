@@ -33,7 +33,7 @@ class TextArena(TurnBased):
                 hint="write its name with its version, such as textarena:SecretMafia-v0",
             )
         settings = dict(self.task.metadata.get("settings", {}))
-        fewest = 1 if "players" not in self.task.metadata else number_of_players(self.task, 1)
+        fewest = 1 if "players" not in self.task.metadata else number_of_players(self.task)
         most = _MOST_PLAYERS if "players" not in self.task.metadata else fewest
         for players in range(fewest, most + 1):
             self._game = textarena.make(self.variant, **settings)

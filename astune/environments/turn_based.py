@@ -105,9 +105,9 @@ def player_name(number: object) -> str:
     return f"player {str(number).removeprefix('player_')}"
 
 
-def number_of_players(task: Task, default: int) -> int:
+def number_of_players(task: Task) -> int:
     """`metadata.players` of a task."""
-    players = task.metadata.get("players", default)
+    players = task.metadata["players"]
     if not isinstance(players, int) or players < 1:
         raise EnvError(f"task {task.task_id}: players is {players!r}", hint="give a whole number, such as 6")
     return players

@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from astune.env_service.base import text_of
+from astune.env_service.base import last_question, text_of
 from astune.feedback.interaction import Interaction, Rating
 from astune.schema import Message
 
@@ -33,7 +33,7 @@ def implicit_ratings(interactions: Iterable[Interaction]) -> Iterator[Rating]:
 
 def _of_session(turns: Sequence[Interaction]) -> Iterator[Rating]:
     for turn, following in itertools.pairwise(turns):
-        asked, then = _question(turn), _question(following)
+        asked, then = (last_question(each.messages).strip() for each in (turn, following))
         if asked and asked == then and not _is_step_to(turn, following):
             yield _rating(turn, "repeated_question", -1.0, 0.3)
         elif _alike(asked, then):
@@ -56,11 +56,6 @@ def _rating(turn: Interaction, rule: str, rating: float, weight: float, correcte
         weight=weight,
         created_at=turn.created_at,
     )
-
-
-def _question(turn: Interaction) -> str:
-    asked = [message for message in turn.messages if message.get("role") == "user"]
-    return text_of(asked[-1]).strip() if asked else ""
 
 
 def _alike(one: str, other: str) -> bool:

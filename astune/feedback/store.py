@@ -67,7 +67,6 @@ class Opinion:
     rating: float | None
     weight: float
     corrected_answer: str | None
-    n_ratings: int
 
 
 class FeedbackStore:
@@ -304,7 +303,6 @@ def _opinion(ratings: list[Rating]) -> Opinion:
         rating=sum(rating * weight for rating, weight in numbers) / total if total else None,
         weight=sum(each.weight for each in ratings),
         corrected_answer=best.corrected_answer if best is not None else None,
-        n_ratings=len(ratings),
     )
 
 

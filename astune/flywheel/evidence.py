@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from astune.env_service.base import text_of
+from astune.env_service.base import last_question, text_of
 from astune.feedback.interaction import EXPLICIT, Interaction, Rating
 
 
@@ -98,8 +98,7 @@ def _compared(interaction: Interaction) -> tuple[str, str]:
 
 def question_of(interaction: Interaction) -> str:
     """The last question of a conversation, as it is compared with others."""
-    asked = [message for message in interaction.messages if message.get("role") == "user"]
-    return plain(text_of(asked[-1])) if asked else ""
+    return plain(last_question(interaction.messages))
 
 
 def plain(text: str) -> str:

@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astune.gateway.chat_completions import (
     MAX_STOPS,
+    Body,
     ChatRequest,
     Conversations,
     Refused,
@@ -38,11 +39,7 @@ COUNTED = frozenset({"model", "messages", "system", "tools", "tool_choice", "thi
 """Keys of a request whose prompt is to be counted, which has no answer."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _MessagesRequest(_Body):
+class _MessagesRequest(Body):
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_tokens: int = Field(ge=1)

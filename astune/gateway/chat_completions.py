@@ -61,27 +61,29 @@ Conversations = Mapping[str, list[Message]]
 """The conversations that an agent may go on from by the id of the answer that ends them."""
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """A part of a request, strictly typed; other keys are refused."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class _Function(_Body):
+class _Function(Body):
     name: str = Field(min_length=1)
     arguments: str
 
 
-class _Call(_Body):
+class _Call(Body):
     id: str
     type: Literal["function"] = "function"
     function: _Function
 
 
-class _Message(_Body):
+class _Message(Body):
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
@@ -119,7 +121,7 @@ def _listed(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
 
-class ChatRequest(_Body):
+class ChatRequest(Body):
     """The keys of a request that decide what is asked."""
 
     model: str

@@ -237,15 +237,15 @@ class EpisodeKeys:
     def open(self, sample: Sample, key: str | None = None, *, streams_tokens: bool, count: Count, **more: Any) -> str:
         """Open a new key, or the given `key`; `more` is `on_answer` and `admit` of its `OpenKey`."""
         key = key or f"astune-{secrets.token_urlsafe(24)}"
-        digest = _digest(key)
+        digest = digest_of(key)
         self._open[digest] = OpenKey(sample, streams_tokens, count, access=digest, store=self._store, **more)
         return key
 
     def close(self, key: str) -> None:
-        self._open.pop(_digest(key), None)
+        self._open.pop(digest_of(key), None)
 
     def find(self, key: str) -> OpenKey | None:
-        return self._open.get(_digest(key))
+        return self._open.get(digest_of(key))
 
     def health(self) -> dict[str, Any]:
         """Count the open keys and their running requests, and name the newest weights that answered one of them."""
@@ -257,5 +257,6 @@ class EpisodeKeys:
         }
 
 
-def _digest(key: str) -> bytes:
+def digest_of(key: str) -> bytes:
+    """What a key is looked up by: without the key itself, nothing about it can be learned from timing."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

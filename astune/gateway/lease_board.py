@@ -113,21 +113,11 @@ class LeaseBoard:
 
     def end(self, episode_id: str, lease: str, result: dict[str, Any]) -> None:
         """Deliver an episode's result; repeated, it counts once. Raises StaleLeaseError where the lease is over."""
-        with self._lock:
-            if _is(lease, self._ended.get(episode_id, "")):
-                return
-            offer = self._leased_offer(episode_id, lease)
-            self._close(offer)
-        _settle(offer, result)
+        self._conclude(episode_id, lease, result)
 
     def abort(self, episode_id: str, lease: str, failure: WorkflowError) -> None:
         """Report why an episode cannot be finished. Raises StaleLeaseError where the lease is over."""
-        with self._lock:
-            if _is(lease, self._ended.get(episode_id, "")):
-                return
-            offer = self._leased_offer(episode_id, lease)
-            self._close(offer)
-        _settle(offer, failure)
+        self._conclude(episode_id, lease, failure)
 
     def close(self) -> None:
         """Give up all episodes, and send waiting workers away."""
@@ -188,11 +178,16 @@ class LeaseBoard:
             raise StaleLeaseError(episode_id)
         return offer
 
-    def _close(self, offer: Offer) -> None:
-        del self._leased[offer.episode_id]
-        self._ended[offer.episode_id] = offer.lease
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
+    def _conclude(self, episode_id: str, lease: str, outcome: dict[str, Any] | WorkflowError) -> None:
+        with self._lock:
+            if _is(lease, self._ended.get(episode_id, "")):
+                return
+            offer = self._leased_offer(episode_id, lease)
+            del self._leased[episode_id]
+            self._ended[episode_id] = lease
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+        _settle(offer, outcome)
 
     def _withdraw(self, offer: Offer) -> None:
         with self._lock:

@@ -6,7 +6,6 @@ knows repeated calls and records. A worker therefore knows one address, however 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from astune.gateway.app import COUNT_TOKENS, DIALECTS, WRONG_KEY, key_in
+from astune.gateway.episode_keys import digest_of
 from astune.gateway.lease_board import Offer
 from astune.gateway.server import WorkerGateway
 from astune.schema import EngineError
@@ -48,7 +48,7 @@ class Relay(WorkerGateway):
 
     @contextmanager
     def _known(self, key: str, gateway: str) -> Iterator[None]:
-        digest = _digest(key)
+        digest = digest_of(key)
         self._gateways[digest] = gateway
         try:
             yield
@@ -56,7 +56,7 @@ class Relay(WorkerGateway):
             self._gateways.pop(digest, None)
 
     async def _pass_on(self, http: Request) -> Response:
-        gateway = self._gateways.get(_digest(key_in(http)))
+        gateway = self._gateways.get(digest_of(key_in(http)))
         if gateway is None:
             raise HTTPException(401, WRONG_KEY)
         headers = httpx.Headers(_passed(http.headers.items()), encoding="latin-1")
@@ -81,7 +81,3 @@ async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 def _passed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name.lower() not in _OF_A_CONNECTION]
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astune.gateway.chat_completions import (
+    Body,
     ChatRequest,
     Conversations,
     Refused,
@@ -43,11 +44,7 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _ResponsesRequest(_Body):
+class _ResponsesRequest(Body):
     model: str
     input: str | list[dict[str, Any]] = Field(min_length=1)
     instructions: str | None = None

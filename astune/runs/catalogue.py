@@ -48,11 +48,6 @@ class Metric:
     meaning: str
     meaning_zh: str
 
-    @property
-    def is_pattern(self) -> bool:
-        """Return whether the name contains a placeholder."""
-        return "<" in self.name
-
     def match(self, name: str) -> dict[str, str] | None:
         """Match `name` against the placeholders and return their values; None if it does not match."""
         found = _expression(self.name).fullmatch(name)

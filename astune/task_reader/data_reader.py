@@ -16,7 +16,7 @@ from astune.config.output_file import write_whole
 from astune.config.reader import FileConfig, JsonlReaderConfig, TaskReaderConfig
 from astune.config.schema import AstuneConfig
 from astune.data_generator import Example, Material, make_tasks, read_material, write_tasks
-from astune.env_service.base import text_of
+from astune.env_service.base import last_question
 from astune.env_service.built_in import NO_ENV
 from astune.env_service.handle import ENV_URL
 from astune.helper_model import HelperModel
@@ -161,7 +161,11 @@ def worlds_in(path: Path, env_url: str) -> list[Task]:
 
 
 def tasks_in(path: Path, base_dir: Path | None = None) -> list[Task]:
-    """The tasks of a JSONL file; their environments are also looked for in `base_dir`."""
+    """The tasks of a JSONL file; files of environments are also looked for in `base_dir`.
+
+    Raises:
+        TaskReaderError: it cannot be read; names the line.
+    """
     files = JsonlReaderConfig(training=FileConfig(file_path=str(path.resolve())))
     return TaskReaderJsonl(TaskReaderConfig(jsonl=files), base_dir=base_dir).read().training
 
@@ -182,9 +186,5 @@ def _example(task: Task, reference_field: str, path: Path) -> Example:
             f"{path}: the example {task.task_id} has no metadata.{reference_field}",
             hint="an example needs its right answer: write it there, or set task_judge.reference_field",
         )
-    question = task.main_query or _last(task.init_messages)
+    question = task.main_query or last_question(task.init_messages)
     return Example(task.task_id, question, after_marker(str(reference)).strip(), task.env_type)
-
-
-def _last(messages: Sequence[dict[str, Any]]) -> str:
-    return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")

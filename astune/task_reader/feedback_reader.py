@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +60,13 @@ class TaskReaderFeedback(TaskReaderBase):
         config = self.config.feedback_tracing
         path = self.find(config.path, key="task_reader.feedback_tracing.path")
         best, rejected = dict[str, _Opined](), defaultdict[str, list[_Opined]](list)
-        store = FeedbackStore(path)
-        try:
+        with closing(FeedbackStore(path)) as store:
             for opined in _opined(store, config.min_rating):
                 digest = digest_of([(m["role"], text_of(m)) for m in opined.messages])
                 if opined.rejected:
                     rejected[digest].append(opined)
                 if opined.reference and (digest not in best or opined.weight > best[digest].weight):
                     best[digest] = opined
-        finally:
-            store.close()
         if not best:
             raise TaskReaderError(
                 f"{path} holds no answer that is rated {config.min_rating:g} or better, and no corrected one",

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from astune.config.schema import MalformedCalls
 from astune.context_tracker import ContextTracker, PendingCall
@@ -38,6 +38,7 @@ from astune.schema import (
 )
 from astune.workflow.outside import OutsideModel, Route, route_to
 
+T = TypeVar("T")
 _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
 _SHOWN_CHARACTERS = 400
@@ -169,10 +170,7 @@ class EpisodeModel:
             MalformedCall: the answer has an unparsable tool call and must not be read as text.
             WorkflowError: the messages, the tools or the answer's form cannot be expressed.
         """
-        calling = self._call(asked)
-        if asyncio.get_running_loop() is self._home:
-            return await calling
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._home))
+        return await self._at_home(self._call(asked))
 
     async def count(self, asked: ModelCall) -> int:
         """Tokens of the call's prompt.
@@ -188,9 +186,13 @@ class EpisodeModel:
                 raise WorkflowError(f"the tokens of a prompt for {asked.outside.base_url} are not known here")
             return len(_prepared(self._own, asked).prompt_ids)
 
+        return await self._at_home(prepared())
+
+    async def _at_home(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work on the loop that runs the episode, from whatever loop it is asked for."""
         if asyncio.get_running_loop() is self._home:
-            return await prepared()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(prepared(), self._home))
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._home))
 
     async def require_free_loop(self) -> None:
         """Wait, on another loop, until the episode's own event loop responds.
