@@ -18,7 +18,7 @@ from astune.app.evaluation import Evaluation, measure, with_model
 from astune.app.experiment import Experiment
 from astune.app.feedback import exported
 from astune.app.flywheel_inputs import Inputs, feedback_of, weights_digest
-from astune.app.flywheel_making import EXPANDED, LABELLED, Making, rubrics_of, task_line
+from astune.app.flywheel_making import EXPANDED, LABELLED, expanded, learned_rubrics, rubrics_of, task_line
 from astune.app.run import Run
 from astune.config.schema import TaskReaderConfig
 from astune.env_service.base import last_question, text_of
@@ -94,14 +94,11 @@ class Stages:
 
     def expand(self) -> dict[str, Any]:
         """Create tasks from failures that users corrected, where `flywheel.expand` asks for them."""
-        fresh = self._turn.folder / "fresh.jsonl"
-        held_out = tasks_in(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
-        excluded = self._compared_on() | {plain(_question(task)) for task in held_out}
-        return Making(self._experiment, self._turn).expand(excluded)
+        return self._turn.once("expanded", self._expand)
 
     def rubrics(self) -> dict[str, Any]:
         """Learn rubrics from rated answers, where `flywheel.rubrics` asks for them."""
-        return Making(self._experiment, self._turn).rubrics()
+        return self._turn.once("rubrics", lambda: learned_rubrics(self._experiment, self._turn))
 
     def train(self) -> dict[str, Any]:
         """Train the promoted model on the turn's tasks, in a separate run; `why` is the reason if there is no model."""
@@ -162,6 +159,13 @@ class Stages:
             "not_replayed": left_out,
             "fresh": len(fresh),
         }
+
+    def _expand(self) -> dict[str, Any]:
+        fresh = self._turn.folder / "fresh.jsonl"
+        held_out = tasks_in(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
+        return expanded(
+            self._experiment, self._turn, self._compared_on() | {plain(_question(task)) for task in held_out}
+        )
 
     def _compared_on(self) -> set[str]:
         """The queries, made `plain`, of the sets that models are compared on."""

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn, Self
 
 from astune.debug import detach, is_at_prompt
-from astune.schema import DebuggerLeft, frames_from, is_users, place_in, start_in_thread
+from astune.schema import DebuggerLeft, frames_from, is_users, place_in, run_alone
 
 SAYS_WHAT_HOLDS_AFTER_S = 5.0
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -63,7 +63,7 @@ class Interrupts:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run in this thread, or in a new one if a loop is already running in it."""
         if self._has_loop:
-            start_in_thread(lambda: asyncio.run(work), name="astune-run").result()
+            run_alone(work, name="astune-run")
         else:
             asyncio.run(work)
 

@@ -34,7 +34,7 @@ from astune.env_service._wire import (
 )
 from astune.env_service.base import EnvState, EnvStep
 from astune.env_service.handle import RELEASE_S, EnvironmentHandle
-from astune.schema import EnvError, Message, Task, is_loopback, start_in_thread
+from astune.schema import EnvError, Message, Task, is_loopback, run_alone
 from astune.schema.plain_json import shortened
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ T = TypeVar("T")
 _OF_TIMEOUT = 0.95
 """Fraction of the timeout after which a call gives up, before its caller does without knowing the cause."""
 
+_THREAD = "astune-env-service"
 _indexed_urls: set[str] = set()
 """Services whose last `create` declared that they apply a repeated step once; so the next `create` may be repeated."""
 
@@ -223,7 +224,7 @@ class ServiceHandle(EnvironmentHandle):
             finally:
                 await client.aclose()
 
-        return run_alone(alone())
+        return run_alone(alone(), name=_THREAD)
 
     async def _ask(
         self,
@@ -265,12 +266,7 @@ def read_task_ids(url: str, env_type: str, split: str, *, timeout_s: float) -> l
         finally:
             await client.aclose()
 
-    return run_alone(ask())
-
-
-def run_alone(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work` for a synchronous caller, from a thread with its own event loop."""
-    return start_in_thread(lambda: asyncio.run(work), name="astune-env-service").result()
+    return run_alone(ask(), name=_THREAD)
 
 
 def _data_of(response: httpx.Response, what: str) -> Any:

@@ -45,7 +45,15 @@ from astune.schema.loopback import is_loopback
 from astune.schema.retry import retry_after_s
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task, content_id
-from astune.schema.threads import UserCodeExit, call_user_code, contained, is_stepped, start_in_thread, stepped
+from astune.schema.threads import (
+    UserCodeExit,
+    call_user_code,
+    contained,
+    is_stepped,
+    run_alone,
+    start_in_thread,
+    stepped,
+)
 from astune.schema.timeline import Span, Timeline, trained_and_masked
 from astune.schema.user_place import (
     causes_of,
@@ -134,6 +142,7 @@ __all__ = [
     "place_in",
     "place_of",
     "retry_after_s",
+    "run_alone",
     "shown_value",
     "stable_seed",
     "start_in_thread",

@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -81,6 +81,12 @@ def start_in_thread(function: Callable[[], T], *, name: str) -> Future[T]:
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return future
+
+
+def run_alone(work: Coroutine[Any, Any, T], *, name: str) -> T:
+    """Return the result of `work` for a synchronous caller, which may itself be on an event loop: it runs on another
+    one, in a thread of its own."""
+    return start_in_thread(lambda: asyncio.run(work), name=name).result()
 
 
 async def call_user_code(function: Callable[..., Any], *args: Any, name: str, calls_back: bool = False) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -20,7 +19,7 @@ from astune.env_service.base import last_question
 from astune.env_service.built_in import NO_ENV
 from astune.env_service.handle import ENV_URL
 from astune.helper_model import HelperModel
-from astune.schema import Task, TaskReaderError, content_id, start_in_thread
+from astune.schema import Task, TaskReaderError, content_id, run_alone
 from astune.scoring.math_answer import after_marker
 from astune.task_reader.jsonl import TaskReaderJsonl
 from astune.task_reader.reader import TaskReaderBase
@@ -84,10 +83,8 @@ class TaskReaderDataGeneration(TaskReaderBase):
             self.tell(f"tasks made before, from {folder}")
             return folder
         model = HelperModel(self._experiment.helper_model)
-        made = start_in_thread(
-            lambda: asyncio.run(make_tasks(config, material, model, self._experiment.sandbox, self._on_progress)),
-            name="astune-data",
-        ).result()
+        making = make_tasks(config, material, model, self._experiment.sandbox, self._on_progress)
+        made = run_alone(making, name="astune-data")
         originals = tasks_in(seeds) if seeds is not None and config.originals else []
         held = [task for task in originals if task.task_id in material.held_out]
         write_tasks(folder / _HELD_OUT, [*made.held_out, *held])
