@@ -12,22 +12,15 @@ from pathlib import Path
 
 import pytest
 from astune_command import ROOT
+from small_experiment import small_experiment
 
 import astune
 from astune.app.experiment import Experiment
 
-AGENT = """
+MORE = """
 import os
 import signal
 from pathlib import Path
-
-from astune import Task, TaskReaderBase, Workflow, WorkflowOutput
-
-
-class Agent(Workflow):
-    async def execute(self, task, proxy):
-        reply = await proxy.achat(proxy.init_messages)
-        return WorkflowOutput(reward=float(len(reply["content"]) % 2))
 
 
 class Interrupting(Agent):
@@ -41,14 +34,6 @@ class Interrupting(Agent):
 class Broken(Workflow):
     async def execute(self, task, proxy):
         raise KeyError("the agent's own mistake")
-
-
-class Tasks(TaskReaderBase):
-    def training_tasks(self):
-        return [Task(str(number), f"Say {number}") for number in range(8)]
-
-    def validation_tasks(self):
-        return [Task(f"held out {number}", f"Say {number}0") for number in range(1, 3)]
 """
 
 
@@ -56,19 +41,7 @@ class Tasks(TaskReaderBase):
 def settings(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Values of an experiment in the working directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "agent.py").write_text(AGENT)
-    return {
-        "experiment_name": "small",
-        "model": {"path": tiny_folder},
-        "rollout": {
-            "workflow": "agent.py->Agent",
-            "num_repeat": 2,
-            "max_response_length_in_one_turn": 8,
-            "max_model_len": 128,
-        },
-        "task_reader": {"type": "agent.py->Tasks"},
-        "trainer": {"total_steps": 2, "tasks_per_step": 2},
-    }
+    return small_experiment(tmp_path, tiny_folder, more=MORE)
 
 
 class Agent(astune.Workflow):

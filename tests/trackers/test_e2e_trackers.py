@@ -15,28 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_experiment import AGENT, small_experiment
 
 import astune
 
 pytestmark = pytest.mark.e2e
 
-AGENT = """
-from astune import Task, TaskReaderBase, Workflow, WorkflowOutput
-
-
-class Agent(Workflow):
-    async def execute(self, task, proxy):
-        reply = await proxy.achat(proxy.init_messages)
-        return WorkflowOutput(reward=float(len(reply["content"]) % 2))
-
-
-class Tasks(TaskReaderBase):
-    def training_tasks(self):
-        return [Task(str(number), f"Say {number}") for number in range(8)]
-
-    def validation_tasks(self):
-        return [Task(f"held out {number}", f"Say {number}0") for number in range(1, 3)]
-"""
 LIBRARIES = ("wandb", "swanlab", "mlflow")
 
 
@@ -47,23 +31,14 @@ def run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         pytest.importorskip(library)
     folder, former = tmp_path_factory.mktemp("tracked"), Path.cwd()
     os.chdir(folder)
-    (folder / "agent.py").write_text(AGENT)
-    rollout = {"workflow": "agent.py->Agent", "num_repeat": 2, "max_response_length_in_one_turn": 8}
+    trackers = [
+        {"type": "wandb", "params": {"mode": "offline", "tags": ["small"]}},
+        {"type": "swanlab", "params": {"mode": "local"}},
+        {"type": "mlflow", "params": {"tracking_uri": f"sqlite:///{folder}/mlflow.db"}},
+    ]
+    settings = small_experiment(folder, tiny_folder) | {"experiment_name": "tracked", "trackers": trackers}
     try:
-        run = astune.train(
-            {
-                "experiment_name": "tracked",
-                "model": {"path": tiny_folder},
-                "rollout": rollout | {"max_model_len": 128},
-                "task_reader": {"type": "agent.py->Tasks"},
-                "trainer": {"total_steps": 2, "tasks_per_step": 2},
-                "trackers": [
-                    {"type": "wandb", "params": {"mode": "offline", "tags": ["small"]}},
-                    {"type": "swanlab", "params": {"mode": "local"}},
-                    {"type": "mlflow", "params": {"tracking_uri": f"sqlite:///{folder}/mlflow.db"}},
-                ],
-            }
-        )
+        run = astune.train(settings)
         yield astune.resume(run, trainer={"total_steps": 3})
     finally:
         os.chdir(former)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from small_experiment import small_experiment
 
 import astune
 from astune.config import load_config
@@ -26,20 +27,11 @@ import json
 import os
 from pathlib import Path
 
-from astune import Reward, Task, TaskReaderBase, Tracker, Workflow, WorkflowOutput
+from astune import Tracker
 from astune.backbone.base import Backbone
 
 
-class Agent(Workflow):
-    async def execute(self, task, proxy):
-        reply = await proxy.achat(proxy.init_messages)
-        return WorkflowOutput(reward=float(len(reply["content"]) % 2))
-
-
-class Tasks(TaskReaderBase):
-    def training_tasks(self):
-        return [Task(str(number), f"Say {number}") for number in range(8)]
-
+class Tasks(Tasks):
     def validation_tasks(self):
         return []
 
@@ -81,18 +73,8 @@ class OneStep(Backbone):
 def settings(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Values of an experiment in the working directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN)
-    return {
+    return small_experiment(tmp_path, tiny_folder, file="own.py", more=OWN) | {
         "experiment_name": "tracked",
-        "model": {"path": tiny_folder},
-        "rollout": {
-            "workflow": "own.py->Agent",
-            "num_repeat": 2,
-            "max_response_length_in_one_turn": 8,
-            "max_model_len": 128,
-        },
-        "task_reader": {"type": "own.py->Tasks"},
-        "trainer": {"total_steps": 2, "tasks_per_step": 2},
         "trackers": ["tensorboard", {"type": "own.py->Lines", "params": {"file": "mine.jsonl"}}],
     }
 
