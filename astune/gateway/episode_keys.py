@@ -258,5 +258,5 @@ class EpisodeKeys:
 
 
 def digest_of(key: str) -> bytes:
-    """What a key is looked up by: without the key itself, nothing about it can be learned from timing."""
+    """Return the digest by which a key is looked up, so that timing reveals nothing about it."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
