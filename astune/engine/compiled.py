@@ -64,15 +64,19 @@ def compiled_for(
     doing: str,
     library: type[ctypes.CDLL] = ctypes.CDLL,
 ) -> ctypes.CDLL | None:
-    """The source for tensors of `dtype`, its functions declared; None where it has no form for them or for this
-    processor, or cannot be compiled.
+    """The source for tensors of `dtype`; None where it has no form for them or this processor, or cannot be compiled.
+
+    Args:
+        signatures: the types of the arguments of each function, none of which has a result.
     """
     element = {"torch.bfloat16": ["-DBFLOAT16"], "torch.float32": []}.get(str(dtype))
     if element is None or not is_x86():
         return None
     functions = compiled(source, *element, *flags, doing=doing, library=library)
     if functions is not None:
-        declare(functions, signatures)
+        for name, arguments in signatures.items():
+            getattr(functions, name).argtypes = arguments
+            getattr(functions, name).restype = None
     return functions
 
 
@@ -96,15 +100,9 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S).stdout
 
 
-def declare(functions: ctypes.CDLL, signatures: Mapping[str, Sequence[Any]]) -> None:
-    """Give functions, none of which has a result, the types of their arguments."""
-    for name, arguments in signatures.items():
-        getattr(functions, name).argtypes = arguments
-        getattr(functions, name).restype = None
-
-
-def addresses(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
+def addresses(*tensors: Tensor | None) -> list[int]:
+    """Where tensors lie, for a compiled function; 0 is its NULL."""
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 def is_x86() -> bool:

@@ -72,8 +72,7 @@ class LayerKernels:
         rows, dim = _size(x)
         parts_PD = scale_T1.new_empty(-(-rows // _ROWS_PER_PART) if of_weight else 0, dim)
         self._functions.norm_backward(
-            *addresses(x, weight, scale_T1, grad, grad_x),
-            parts_PD.data_ptr() if of_weight else None,
+            *addresses(x, weight, scale_T1, grad, grad_x, parts_PD if of_weight else None),
             *(rows, dim, _ROWS_PER_PART, torch.get_num_threads()),
         )
         return grad_x, parts_PD.sum(dim=0).to(weight.dtype) if of_weight else None

@@ -47,8 +47,7 @@ class TreeKernels:
     """query [T, H, G, D], key and value [T, H, D], all contiguous; see the source for what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        self._attend = functions.attend
-        self._attend_backward = functions.attend_backward
+        self._functions = functions
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scale: float
@@ -57,7 +56,7 @@ class TreeKernels:
         tokens, heads, group, dim = query.shape
         tiles = plan.tiles(group, _ROWS)
         out, log2_sums = torch.empty_like(query), query.new_empty(heads, tokens, group, dtype=torch.float32)
-        self._attend(
+        self._functions.attend(
             *addresses(query, key, value, out, log2_sums),
             *addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
             *(len(tiles.tile_N3), heads, tokens, group, dim),
@@ -82,7 +81,7 @@ class TreeKernels:
         grad_out = grad_out.contiguous()
         tiles = plan.tiles(group, _ROWS)
         grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        self._attend_backward(
+        self._functions.attend_backward(
             *addresses(query, key, value, out, grad_out, log2_sums, *grads),
             *addresses(tiles.tile_N3, tiles.first_range, tiles.range_R2),
             *(len(tiles.tile_N3), heads, tokens, group, dim),

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.compiled import compiled, processor
+from astune.engine.compiled import addresses, compiled, processor
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.schema import EngineError
 
@@ -92,7 +92,7 @@ class Packed:
         if functions is None:
             raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
         self._functions = functions
-        self._weight = self._packed_int8(weight_EI) if self._in_int8 else self._packed(weight_EI)
+        self._weight = self._packed(weight_EI, int8=self._in_int8)
         missing = -self._outputs % _COLUMNS
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
         self._adapters: _Adapters | None = None
@@ -109,21 +109,20 @@ class Packed:
 
     def entry(self) -> list[int]:
         """`Linear` of `decoder.c`, until new adapters are loaded."""
-        table = self._adapters.table.data_ptr() if self._adapters else 0
-        return [self._weight.data_ptr(), _address(self._bias) or 0, table, self.ranks, self._in_int8]
+        table = self._adapters.table if self._adapters else None
+        return [*addresses(self._weight, self._bias, table), self.ranks, self._in_int8]
 
-    def _packed(self, weight_EI: Tensor) -> Tensor:
+    def _packed(self, weight_EI: Tensor, *, int8: bool = False) -> Tensor:
         weight_EI = weight_EI.contiguous()
         outputs, inputs = weight_EI.shape
-        packed = weight_EI.new_empty(-(-outputs // _COLUMNS) * _COLUMNS, inputs)
-        self._functions.pack(weight_EI.data_ptr(), packed.data_ptr(), outputs, inputs // 2, torch.get_num_threads())
-        return packed
-
-    def _packed_int8(self, weight_EI: Tensor) -> Tensor:
-        weight_EI = weight_EI.contiguous()
-        outputs, inputs = weight_EI.shape
-        packed = torch.empty(-(-outputs // _COLUMNS), inputs // _GROUP, _GROUP_BYTES, dtype=torch.uint8)
-        self._functions.pack_int8(weight_EI.data_ptr(), packed.data_ptr(), outputs, inputs, torch.get_num_threads())
+        panels = -(-outputs // _COLUMNS)
+        if int8:
+            pack, parts = self._functions.pack_int8, inputs
+            packed = torch.empty(panels, inputs // _GROUP, _GROUP_BYTES, dtype=torch.uint8)
+        else:
+            pack, parts = self._functions.pack, inputs // 2
+            packed = weight_EI.new_empty(panels * _COLUMNS, inputs)
+        pack(*addresses(weight_EI, packed), outputs, parts, torch.get_num_threads())
         return packed
 
     def load_adapters(self, adapters: Sequence[Sequence[LowRank]]) -> None:
@@ -134,8 +133,7 @@ class Packed:
             return
         ranks = -(-ranks // _COLUMNS) * _COLUMNS
         kept = [self._packed(factor) for adapter in adapters for factor in self._joined(adapter, ranks)]
-        addresses = torch.tensor([factor.data_ptr() for factor in kept])
-        self._adapters = _Adapters(addresses.reshape(-1, 2), ranks, kept)
+        self._adapters = _Adapters(torch.tensor(addresses(*kept)).reshape(-1, 2), ranks, kept)
 
     def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
         down_RI = torch.zeros(ranks, self._inputs, dtype=torch.bfloat16)
@@ -167,22 +165,8 @@ class Packed:
             inner_PNR = x_NI.new_empty(policies, len(x_NI), ranks)
         quantized = room_for_quantized(len(x_NI), self._inputs) if self._in_int8 else None
         product(
-            x_NI.data_ptr(),
-            self._weight.data_ptr(),
-            _address(self._bias),
-            _address(other_NE),
-            out.data_ptr(),
-            _address(numbers),
-            _address(table),
-            _address(inner_PNR),
-            _address(quantized),
-            policies,
-            ranks,
-            len(x_NI),
-            self._inputs,
-            width,
-            gated,
-            torch.get_num_threads(),
+            *addresses(x_NI, self._weight, self._bias, other_NE, out, numbers, table, inner_PNR, quantized),
+            *(policies, ranks, len(x_NI), self._inputs, width, gated, torch.get_num_threads()),
         )
         return out
 
@@ -214,10 +198,6 @@ class GatedProduct(Packed):
 
     def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
         return self._times(x_NI, self._width, rows, gated=True)
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 def _interleaved(gate_EI: Tensor, up_EI: Tensor) -> Tensor:

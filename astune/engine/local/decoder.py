@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import addresses, compiled, declare
+from astune.engine.compiled import addresses, compiled_for
 from astune.engine.local._cpu_adapters import AdapterRows
 from astune.engine.local._cpu_linear import Gate, Linear
 from astune.engine.local._products import Packed, room_for_quantized
@@ -75,9 +75,9 @@ class DecoderLayer(NamedTuple):
 
     def entry(self) -> list[int]:
         """`Layer` of the source; keys and values are not known yet."""
-        head_norms = addresses(*self.head_norms) if self.head_norms else [0, 0]
         products = [number for product in self.packed for number in product.entry()]
-        return [self.input_norm.data_ptr(), *head_norms, self.inner_norm.data_ptr(), *products, 0, 0]
+        norms = addresses(self.input_norm, *(self.head_norms or (None, None)), self.inner_norm)
+        return [*norms, *products, 0, 0]
 
 
 class CompiledDecoder:
@@ -125,21 +125,16 @@ class CompiledDecoder:
             attention.scores.shape[2],
             shape.eps,
             shape.scale,
-            *addresses(*angles, batch.positions, *attention.places, attention.scores),
-            None if policy_of_row is None else policy_of_row.data_ptr(),
-            quantized.data_ptr(),
+            *addresses(*angles, batch.positions, *attention.places, attention.scores, policy_of_row, quantized),
         )
         self._table[:, -2:] = torch.tensor([addresses(*pair) for pair in zip(cache.keys, cache.values, strict=True)])
         room = x_NW.new_empty(n * (shape.numbers_of_a_row + self._policies * self._ranks))
-        self._decode(ctypes.byref(step), self._table.data_ptr(), x_NW.data_ptr(), room.data_ptr())
+        self._decode(ctypes.byref(step), *addresses(self._table, x_NW, room))
         return x_NW
 
 
 @cache
 def _decode() -> Any:
     """The compiled function, which lets other threads run meanwhile; None where it cannot be compiled."""
-    library = compiled(_SOURCE, "-DBFLOAT16", doing="sampling")
-    if library is None:
-        return None
-    declare(library, {"decode": [c_void_p] * 4})
-    return library.decode
+    functions = compiled_for(torch.bfloat16, _SOURCE, {"decode": [c_void_p] * 4}, doing="sampling")
+    return None if functions is None else functions.decode

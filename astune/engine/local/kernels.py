@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from astune.engine.compiled import compiled_for
+from astune.engine.compiled import addresses, compiled_for
 from astune.engine.local.slots import LayerShape
 from astune.schema import EngineError
 
@@ -59,14 +59,11 @@ class Kernels:
     """Row-major tensors on the CPU, all of one dtype; the source describes what is computed."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
-        self._rms_norm = functions.rms_norm
-        self._turn_and_store = functions.turn_and_store
-        self._attend = functions.attend
-        self._add_low_rank = functions.add_low_rank
+        self._functions = functions
 
     def rms_norm(self, x_NW: Tensor, weight_W: Tensor, eps: float) -> Tensor:
         out = torch.empty_like(x_NW)
-        self._rms_norm(x_NW.data_ptr(), weight_W.data_ptr(), out.data_ptr(), *x_NW.shape, eps, torch.get_num_threads())
+        self._functions.rms_norm(*addresses(x_NW, weight_W, out), *x_NW.shape, eps, torch.get_num_threads())
         return out
 
     def turn_and_store(
@@ -87,26 +84,12 @@ class Kernels:
             angles: cosines and sines [N, D / 2] in float32.
         """
         tokens, rows, dim = qkv_NHD.shape
-        kv_heads = keys.shape[1]
-        q_norm, k_norm = (weight.data_ptr() for weight in norms) if norms else (None, None)
-        cos, sin = angles
-        self._turn_and_store(
-            qkv_NHD.data_ptr(),
-            q_norm,
-            k_norm,
+        kv_heads, capacity = keys.shape[1:3]
+        self._functions.turn_and_store(
+            *addresses(qkv_NHD, *(norms or (None, None))),
             eps,
-            cos.data_ptr(),
-            sin.data_ptr(),
-            slots_N.data_ptr(),
-            positions_N.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            tokens,
-            rows - 2 * kv_heads,
-            kv_heads,
-            dim,
-            keys.shape[2],
-            torch.get_num_threads(),
+            *addresses(*angles, slots_N, positions_N, keys, values),
+            *(tokens, rows - 2 * kv_heads, kv_heads, dim, capacity, torch.get_num_threads()),
         )
 
     def attend(
@@ -132,22 +115,11 @@ class Kernels:
         if q_NHD.stride()[1:] != (dim, 1):
             q_NHD = q_NHD.contiguous()
         out = q_NHD.new_empty(q_NHD.shape)
-        self._attend(
-            q_NHD.data_ptr(),
-            q_NHD.stride(0),
-            keys.data_ptr(),
-            values.data_ptr(),
-            out.data_ptr(),
-            scores.data_ptr(),
-            *(place_N.data_ptr() for place_N in places),
-            window,
-            sequences,
-            heads,
-            keys.shape[1],
-            dim,
-            keys.shape[2],
-            scale,
-            softcap or 0.0,
+        self._functions.attend(
+            *(q_NHD.data_ptr(), q_NHD.stride(0)),
+            *addresses(keys, values, out, scores, *places),
+            *(window, sequences, heads, keys.shape[1], dim, keys.shape[2]),
+            *(scale, softcap or 0.0),
             *(scores.shape[0], scores.shape[2]),
         )
         return out
@@ -160,17 +132,9 @@ class Kernels:
             adapters: `LowRank` of the source, one a row: the policy, addresses of both factors, rank, first column,
                 number of columns.
         """
-        self._add_low_rank(
-            x_ND.data_ptr(),
-            y_NE.data_ptr(),
-            rows.data_ptr(),
-            ends_P.data_ptr(),
-            adapters.data_ptr(),
-            len(adapters),
-            len(ends_P),
-            x_ND.shape[1],
-            y_NE.shape[1],
-            torch.get_num_threads(),
+        self._functions.add_low_rank(
+            *addresses(x_ND, y_NE, rows, ends_P, adapters),
+            *(len(adapters), len(ends_P), x_ND.shape[1], y_NE.shape[1], torch.get_num_threads()),
         )
 
 

@@ -52,9 +52,7 @@ class SoftmaxKernels:
         """Each row's largest logit, log-sum-exp after it, and entropy [C]."""
         top_C, lse_C, entropy_C = logits_CV.new_empty(3, len(logits_CV), dtype=torch.float32)
         self._functions.statistics(
-            logits_CV.data_ptr(),
-            *logits_CV.shape,
-            temperature,
+            *(logits_CV.data_ptr(), *logits_CV.shape, temperature),
             *addresses(top_C, lse_C, entropy_C),
             torch.get_num_threads(),
         )
@@ -79,13 +77,9 @@ class SoftmaxKernels:
         """
         row_E, token_E, slope_E = (each_E.contiguous() for each_E in (*targets, slope_E))  # kept for the call
         self._functions.into_gradient(
-            logits_CV.data_ptr(),
-            *logits_CV.shape,
-            temperature,
+            *(logits_CV.data_ptr(), *logits_CV.shape, temperature),
             *addresses(*statistics, row_E, token_E, slope_E),
-            len(slope_E),
-            None if entropy_slope_C is None else entropy_slope_C.data_ptr(),
-            torch.get_num_threads(),
+            *(len(slope_E), *addresses(entropy_slope_C), torch.get_num_threads()),
         )
 
     def draw(
