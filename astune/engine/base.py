@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -69,6 +69,15 @@ class EngineStats:
     cancelled_tokens: int = 0
     running: int = 0
     waiting: int = 0
+
+    def plus(self, **more: int) -> EngineStats:
+        """Return them with some raised, by name."""
+        return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
+
+    @classmethod
+    def total(cls, each: Iterable[EngineStats]) -> EngineStats:
+        """Return the counters of several engines together."""
+        return cls(*map(sum, zip(*map(astuple, each), strict=True)))
 
 
 class InferenceEngine(Protocol):

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.schema import Completion, EngineError, SamplingParams
@@ -56,11 +55,7 @@ class ScriptedEngine:
         version = self._version
         reply = self._next_reply(prompt, params, session)
         token_ids, finished = _cut(list(await reply if inspect.isawaitable(reply) else reply), params)
-        self._stats = replace(
-            self._stats,
-            prompt_tokens=self._stats.prompt_tokens + len(prompt),
-            prefilled_tokens=self._stats.prefilled_tokens + len(prompt),
-        )
+        self._stats = self._stats.plus(prompt_tokens=len(prompt), prefilled_tokens=len(prompt))
         shown = len(token_ids)
         try:
             if on_token is not ignore_token:
@@ -70,11 +65,10 @@ class ScriptedEngine:
                         break
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
-            cancelled = self._stats.cancelled_tokens + shown
-            self._stats = replace(self._stats, cancelled_tokens=cancelled)
+            self._stats = self._stats.plus(cancelled_tokens=shown)
             raise
         finally:
-            self._stats = replace(self._stats, sampled_tokens=self._stats.sampled_tokens + shown)
+            self._stats = self._stats.plus(sampled_tokens=shown)
         logprobs = [made_up_logprob(token, position, version) for position, token in enumerate(token_ids)]
         return Completion(token_ids, logprobs, "stop" if finished else "length", version)
 

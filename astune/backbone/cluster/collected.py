@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from astune.backbone.cluster.messages import AttemptStarted, GroupFinished
@@ -158,9 +158,5 @@ def _result(taken: Sequence[_Group]) -> RolloutResult:
     """The groups, and what the servers did for them from the first episode's begin to the last group's end."""
     groups = [one.group for one in taken]
     seconds = max((one.ended_at for one in taken), default=0.0) - min((one.began_at for one in taken), default=0.0)
-    before, after = EngineStats(), _sum([one.stats for one in taken])
+    before, after = EngineStats(), EngineStats.total(one.stats for one in taken)
     return RolloutResult(groups, before, after, max(seconds, 1e-9), token_balance(groups, before, after))
-
-
-def _sum(each: Sequence[EngineStats]) -> EngineStats:
-    return EngineStats(**{field.name: sum(getattr(one, field.name) for one in each) for field in fields(EngineStats)})

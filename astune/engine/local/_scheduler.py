@@ -283,7 +283,7 @@ class Scheduler:
         self.running.remove(request)
 
     def _count(self, **more: int) -> None:
-        self._stats = replace(self._stats, **{name: getattr(self._stats, name) + value for name, value in more.items()})
+        self._stats = self._stats.plus(**more)
 
 
 def _allowed(sampling: list[_Work]) -> dict[int, Bits]:

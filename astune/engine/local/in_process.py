@@ -10,7 +10,6 @@ import asyncio
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -219,11 +218,7 @@ class InProcessEngine:
 
     def stats(self) -> EngineStats:
         with self._changed:
-            return replace(
-                self._stats,
-                waiting=self._stats.waiting + len(self._arrived),
-                cancelled_tokens=self._stats.cancelled_tokens + self._late_cancelled_tokens,
-            )
+            return self._stats.plus(waiting=len(self._arrived), cancelled_tokens=self._late_cancelled_tokens)
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self.stop)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ class PolicyRouter:
         return source.version
 
     def stats(self) -> EngineStats:
-        return EngineStats(*map(sum, zip(*(astuple(engine.stats()) for engine in self._engines), strict=True)))
+        return EngineStats.total(engine.stats() for engine in self._engines)
 
     async def aclose(self) -> None:
         await asyncio.gather(*(engine.aclose() for engine in self._engines))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from astune.engine.base import EngineStats
 
@@ -28,24 +27,15 @@ class CountedEngine:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """A call counts as running meanwhile."""
-        self._stats = replace(self._stats, running=self._stats.running + 1)
+        self._stats = self._stats.plus(running=1)
         try:
             yield
         finally:
-            self._stats = replace(self._stats, running=self._stats.running - 1)
+            self._stats = self._stats.plus(running=-1)
 
     def _count_cancelled(self, sampled: int) -> None:
         """Tokens that reach nobody."""
-        self._stats = replace(
-            self._stats,
-            sampled_tokens=self._stats.sampled_tokens + sampled,
-            cancelled_tokens=self._stats.cancelled_tokens + sampled,
-        )
+        self._stats = self._stats.plus(sampled_tokens=sampled, cancelled_tokens=sampled)
 
     def _count(self, *, prompt: int, cached: int, sampled: int) -> None:
-        self._stats = replace(
-            self._stats,
-            prompt_tokens=self._stats.prompt_tokens + prompt,
-            prefilled_tokens=self._stats.prefilled_tokens + prompt - cached,
-            sampled_tokens=self._stats.sampled_tokens + sampled,
-        )
+        self._stats = self._stats.plus(prompt_tokens=prompt, prefilled_tokens=prompt - cached, sampled_tokens=sampled)

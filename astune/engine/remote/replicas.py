@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token
 from astune.engine.remote.publication import Publication, PublishedWeights
@@ -99,10 +98,7 @@ class Replicas:
         return source.version
 
     def stats(self) -> EngineStats:
-        each = [engine.stats() for engine in self._engines]
-        return EngineStats(
-            **{field.name: sum(getattr(one, field.name) for one in each) for field in fields(EngineStats)}
-        )
+        return EngineStats.total(engine.stats() for engine in self._engines)
 
     async def aclose(self) -> None:
         tasks = [*self._looks, *self._watchers]
