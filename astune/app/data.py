@@ -14,6 +14,7 @@ from astune.app.evaluation import measure
 from astune.app.experiment import Experiment
 from astune.config import AstuneConfig
 from astune.config.output_file import require_output, write_whole
+from astune.config.strict import changed
 from astune.data_generator import (
     Made,
     Material,
@@ -82,10 +83,8 @@ def with_difficulty(
     Raises:
         AstuneError: something that the experiment needs is missing.
     """
-    trainer = experiment.config.trainer
-    validation = trainer.validation.model_copy(update={"num_repeat": tries, "max_tasks": None})
-    trainer = trainer.model_copy(update={"validation": validation})
-    measured = replace(experiment, config=experiment.config.model_copy(update={"trainer": trainer}))
+    config = changed(experiment.config, trainer={"validation": {"num_repeat": tries, "max_tasks": None}})
+    measured = replace(experiment, config=config)
     found = measure(measured, CompanionFlags(), console, observed, tasks)
     successes: dict[str, list[bool]] = defaultdict(list)
     for episode in found.episodes:

@@ -20,6 +20,7 @@ from astune.app.run import Run, checkpoint_of
 from astune.config import AstuneConfig
 from astune.config.bases import identity
 from astune.config.policies import PolicyConfig
+from astune.config.strict import changed
 from astune.engine.adapters import base_of, policies_in
 from astune.launcher.companion import CompanionFlags
 from astune.rollout import NullObserver, RolloutObserver
@@ -146,7 +147,7 @@ def with_model(config: AstuneConfig, model: str | PathLike[str] | Run) -> Astune
     path = _path_of(model.path if isinstance(model, Run) else model)
     if policies := policies_in(Path(path)):
         return _with_policies(config, policies, Path(path))
-    return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+    return changed(config, model={"path": path})
 
 
 def _with_policies(config: AstuneConfig, policies: Sequence[str], folder: Path) -> AstuneConfig:

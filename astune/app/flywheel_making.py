@@ -15,6 +15,7 @@ from astune.app.data import make, report_beside
 from astune.app.experiment import Experiment
 from astune.app.rubrics import learn
 from astune.config.schema import RubricsConfig
+from astune.config.strict import changed
 from astune.data_generator.duplicates import Duplicates
 from astune.env_service.base import text_of
 from astune.flywheel import Turn
@@ -44,12 +45,8 @@ def expanded(experiment: Experiment, turn: Turn, excluded: Collection[str]) -> d
     if not config.flywheel.expand or not seeds:
         return {"seeds": 0, "tasks": 0, "why": "no failure was corrected" if config.flywheel.expand else ""}
     path = turn.write("seeds.jsonl", "".join(json.dumps(each) + "\n" for each in seeds))
-    settings = config.task_reader.data_generation.model_copy(
-        update={"number": config.flywheel.expand, "held_out": 0.0, "env_url": ""}
-    )
-    config = config.model_copy(
-        update={"task_reader": config.task_reader.model_copy(update={"data_generation": settings})}
-    )
+    settings = {"number": config.flywheel.expand, "held_out": 0.0, "env_url": ""}
+    config = changed(config, task_reader={"data_generation": settings})
     try:
         material = material_of(config, [], path)
         run_alone(make(config, material, out, lambda *_: None), name=_THREAD)

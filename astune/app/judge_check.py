@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config import AstuneConfig
+from astune.config.strict import changed
 from astune.helper_model import Usage, metered
 from astune.rollout.verdict import TaskCoreArg
 from astune.rubrics import Agreement, Example, agreement, comparable
@@ -60,8 +61,7 @@ async def check_judge(
         ConfigError: there is no judge, or no task to test it on.
         AstuneError: the judge fails.
     """
-    fresh = config.helper_model.model_copy(update={"cache": False})
-    judge = load_judge(config.model_copy(update={"helper_model": fresh}), base_dir=base_dir)
+    judge = load_judge(changed(config, helper_model={"cache": False}), base_dir=base_dir)
     if judge is None:
         raise ConfigError("the experiment has no judge", hint="set task_judge.judge_protocol")
     field_name = config.task_judge.reference_field

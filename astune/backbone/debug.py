@@ -18,6 +18,7 @@ from astune.backbone.parts import UserParts
 from astune.backbone.plan import agent, folder_of, known_when_asked
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.renderers.text_renderer import TextRenderer
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
@@ -117,13 +118,13 @@ async def debug(
 def unhurried(config: AstuneConfig, parts: UserParts) -> AstuneConfig:
     """The same, run as debugging needs it: every failure is shown at once, and no deadline ends an episode at a
     breakpoint."""
-    rollout = config.rollout.model_copy(
-        update={
+    return changed(
+        config,
+        rollout={
             "max_env_worker": config.debug.debug_max_parallel if parts.workflow.is_async() else 1,
             "max_attempts": 1,
             "call_timeout_s": _A_DAY_S,
             "episode_timeout_s": _A_DAY_S,
             "step_timeout_s": _A_DAY_S,
-        }
+        },
     )
-    return config.model_copy(update={"rollout": rollout})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from astune.backbone.bases import folders, require_bases
 from astune.backbone.vllm import url_of
 from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.engine.base import InferenceEngine
 from astune.engine.own import EngineBase, make_engine
 from astune.engine.remote.endpoint import Endpoint, key_from, require_address
@@ -210,9 +211,7 @@ async def _in_text(config: AstuneConfig, endpoints: Sequence[Endpoint], probes: 
         raise ConfigError(
             "engine.base_url names several endpoints that give text only", hint="name one, or serve token ids with vLLM"
         )
-    rollout = config.rollout.model_copy(update={"max_model_len": UNBOUNDED})
-    unbounded = config.model_copy(update={"rollout": rollout})
     lacks = tuple(_lacking(config, endpoints, probes))
     engine = TextEndpointEngine(endpoints[0])
     await engine.prove()
-    return OpenModel(engine, TextRenderer(), unbounded, lacks)
+    return OpenModel(engine, TextRenderer(), changed(config, rollout={"max_model_len": UNBOUNDED}), lacks)

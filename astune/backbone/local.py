@@ -21,6 +21,7 @@ from astune.backbone.origin import origin_of
 from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.engine.remote.publication import PublishedWeights
 from astune.rollout import DEMONSTRATIONS, PREFERENCES, DemonstrationPool, RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
@@ -186,8 +187,7 @@ async def check_numerics(
 
 def without_learning(config: AstuneConfig) -> AstuneConfig:
     """The same with a learning rate of zero, which a user may not set."""
-    optim = config.trainer.optim.model_copy(update={"lr": 0.0})
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"optim": optim})})
+    return changed(config, trainer={"optim": {"lr": 0.0}})
 
 
 def check_trainable(config: AstuneConfig, parts: UserParts) -> None:

@@ -24,6 +24,7 @@ from astune.backbone.parts import UserParts
 from astune.backbone.recorder import Recorder
 from astune.backbone.search_journal import SearchJournal
 from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.helper_model import HelperModel, Usage
 from astune.rollout import RolloutPool
 from astune.runs import EpisodeReader, RunDirectory
@@ -136,9 +137,7 @@ class _Player:
     async def play(
         self, prompts: Prompts, tasks: Sequence[Task], split: Split, temperature: float, num_repeat: int = 1
     ) -> _Played:
-        params = self.config.rollout.params | prompts
-        rollout = self.config.rollout.model_copy(update={"params": params})
-        config = self.model.config.model_copy(update={"rollout": rollout})
+        config = changed(self.model.config, rollout={"params": self.config.rollout.params | prompts})
         workflow = load_workflow(config, self.base_dir)
         pool = RolloutPool(self.model.engine, self.model.renderer, workflow, self.parts.judge, config, self.recorder)
         clock, engine = PhaseClock(self.observer.on_phase), self.model.engine

@@ -17,6 +17,7 @@ from astune.app.experiment import Experiment
 from astune.backbone.prompt_search import MINIBATCH, REFERENCE
 from astune.cli._errors import EXIT_INTERRUPTED
 from astune.cli._train import Request, train_or_plan
+from astune.config.strict import changed
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory
 from astune.runs.report import BEST_PROMPTS, read_report
@@ -45,8 +46,7 @@ def _with_steps(experiment: Experiment) -> Experiment:
     """The same with as many steps as its episodes are enough for, so that the display knows how far it is."""
     config = experiment.config
     steps = max(1, config.prompt_search.max_episodes // MINIBATCH)
-    trainer = config.trainer.model_copy(update={"total_steps": steps})
-    return replace(experiment, config=config.model_copy(update={"trainer": trainer}))
+    return replace(experiment, config=changed(config, trainer={"total_steps": steps}))
 
 
 def _report(run: RunDirectory, console: Console) -> None:

@@ -100,11 +100,12 @@ def check(
     from astune.app import rubrics
     from astune.app.console import Console
     from astune.config import load_config
+    from astune.config.strict import changed
     from astune.rubrics import Rubrics, read_examples
 
     config = load_config(conf, overrides or [])
     mode = Rubrics.load(file).grader_mode
-    config = config.model_copy(update={"rubrics": config.rubrics.model_copy(update={"grader_mode": mode})})
+    config = changed(config, rubrics={"grader_mode": mode})
     examples = read_examples(labelled, config.rubrics)
     if dry_run is not None:
         Console().say(f"{asked_model(config)} would grade the answers to {len(examples)} queries twice")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -26,6 +27,22 @@ class StrictModel(BaseModel):
     @classmethod
     def _from_shorthand(cls, value: Any) -> Any:
         return {cls.shorthand: value} if cls.shorthand and isinstance(value, str) else value
+
+
+Section = TypeVar("Section", bound=StrictModel)
+
+
+def changed(section: Section, **values: Any) -> Section:
+    """Return a section with other values, which are not validated; a mapping changes a section within it.
+
+    changed(config, rollout={"max_attempts": 1})   ->   the same, in which rollout.max_attempts is 1
+    """
+    sections = {
+        name: changed(inner, **value)
+        for name, value in values.items()
+        if isinstance(inner := getattr(section, name), StrictModel) and isinstance(value, Mapping)
+    }
+    return section.model_copy(update=values | sections)
 
 
 def known(value: str, names: tuple[str, ...], key: str) -> str:

@@ -18,6 +18,7 @@ from astune.algorithm import Algorithm, load_algorithm
 from astune.config.bases import Base
 from astune.config.policies import PolicyConfig
 from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.engine.adapters import Adapter, write_adapter
 from astune.engine.base import AdapterEngine, InferenceEngine, PolicyEngine
 from astune.engine.local.context_bounds import require_within_bounds
@@ -228,8 +229,7 @@ def _taking(engine: InferenceEngine, kind: type[_Engine]) -> _Engine:
 
 def _of_policy(config: AstuneConfig, policy: PolicyConfig) -> AstuneConfig:
     """The configuration as it is for one policy."""
-    optim = policy.optim or config.trainer.optim
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"optim": optim})})
+    return changed(config, trainer={"optim": policy.optim or config.trainer.optim})
 
 
 def _require_starts(config: AstuneConfig, bases: Sequence[Base]) -> None:

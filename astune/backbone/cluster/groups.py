@@ -18,6 +18,7 @@ from astune.backbone.cluster.reports import ReportingObserver, reports
 from astune.backbone.cluster.rows import Row, quiet_row, rows_of
 from astune.backbone.parts import load_parts
 from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
@@ -99,7 +100,7 @@ class Groups:
 def with_share(config: AstuneConfig, n_processes: int) -> AstuneConfig:
     """Return the configuration with one process's share of concurrent episodes."""
     places = max(1, config.rollout.max_env_worker // n_processes)
-    return config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_env_worker": places})})
+    return changed(config, rollout={"max_env_worker": places})
 
 
 def _patient(config: AstuneConfig) -> AstuneConfig:
@@ -107,5 +108,4 @@ def _patient(config: AstuneConfig) -> AstuneConfig:
     rollout = config.rollout
     rests_s = rollout.step_timeout_s * (config.trainer.max_staleness + 1)
     limits = ("call_timeout_s", "episode_timeout_s", "step_timeout_s")
-    longer = {name: getattr(rollout, name) + rests_s for name in limits}
-    return config.model_copy(update={"rollout": rollout.model_copy(update=longer)})
+    return changed(config, rollout={name: getattr(rollout, name) + rests_s for name in limits})
