@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astune.engine.local.grammar import Bits, Grammars
+from astune.engine.local.slots import common_prefix
 from astune.schema import TrainerError
 from astune.trainer.attention_plan import AttentionPlan, plan_attention
 from astune.trainer.head import RowMasks, Targets
 from astune.trainer.loss import LossInputs
 from astune.trainer.samples import WeightedTimeline
-from astune.trainer.trie import Ints, build_rows, build_tree, common_prefix, tree_size
+from astune.trainer.trie import Ints, build_rows, build_tree, tree_size
 
 Layout = Literal["tree", "rows"]
 

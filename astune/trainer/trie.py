@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from astune.engine.local.slots import common_prefix
+
 Ints = NDArray[np.int64]
 
 
@@ -105,13 +107,6 @@ def tree_size(sequences: Sequence[Sequence[int]]) -> int:
         size += len(array) - common_prefix(previous, array)
         previous = array
     return size
-
-
-def common_prefix(left: Ints, right: Ints) -> int:
-    """Length of two sequences' common prefix, in tokens."""
-    n = min(len(left), len(right))
-    differs = left[:n] != right[:n]
-    return int(differs.argmax()) if differs.any() else n
 
 
 @dataclass(slots=True)

@@ -298,5 +298,4 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     """Count the leading tokens that the two have in common."""
     length = min(len(a), len(b))
     differs = a[:length] != b[:length]
-    first = int(differs.argmax()) if length else 0
-    return first if length and differs[first] else length
+    return int(differs.argmax()) if differs.any() else length
