@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from torch import Tensor
 
 
 def differ(first: Path, second: Path) -> bool:
@@ -17,22 +15,15 @@ def differ(first: Path, second: Path) -> bool:
     One tensor of each is read at a time, and none after the first pair that differs.
     """
     with ExitStack() as open_files:
-        before = {name: file for file in _files(first, open_files) for name in _names(file)}
-        for name, tensor in _tensors(second, open_files):
-            if name in before and not tensor.equal(before[name].get_tensor(name).to(tensor.dtype)):
+        before, after = (_tensors(folder, open_files) for folder in (first, second))
+        for name in before.keys() & after.keys():
+            tensor = after[name].get_tensor(name)
+            if not tensor.equal(before[name].get_tensor(name).to(tensor.dtype)):
                 return True
     return False
 
 
-def _files(folder: Path, open_files: ExitStack) -> list[Any]:
-    return [open_files.enter_context(safe_open(file, "pt")) for file in sorted(folder.glob("*.safetensors"))]
-
-
-def _names(file: Any) -> list[str]:
-    return [*file.keys()]
-
-
-def _tensors(folder: Path, open_files: ExitStack) -> Iterator[tuple[str, Tensor]]:
-    for file in _files(folder, open_files):
-        for name in _names(file):
-            yield name, file.get_tensor(name)
+def _tensors(folder: Path, open_files: ExitStack) -> dict[str, Any]:
+    """The open file of each tensor, by name."""
+    files = [open_files.enter_context(safe_open(file, "pt")) for file in sorted(folder.glob("*.safetensors"))]
+    return {name: file for file in files for name in file.keys()}  # noqa: SIM118 - it is no dictionary
