@@ -226,23 +226,26 @@ def colocated_memory(
     Args:
         sampler_share: part of a GPU that vLLM takes while it samples.
     """
-    training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
-    sampling = _sampler(config, shape, on_gpu=on_gpu)
-    if not on_gpu:
-        return [Estimate("on this machine", _joined(training, sampling))]
     each = "on the GPU" if devices == 1 else f"on each of {devices} GPUs"
     taken = f"{each} while it samples, and vLLM takes {sampler_share:.0%} of the GPU for that"
-    return [Estimate(f"{each} while it trains", training), Estimate(taken, sampling)]
+    return _cluster_memory(config, shape, devices, (f"{each} while it trains", taken), on_gpu=on_gpu)
 
 
 def separate_memory(config: AstuneConfig, shape: ModelShape, *, devices: int, on_gpu: bool) -> list[Estimate]:
     """The same where vLLM has GPUs of its own, beside `devices` of the trainer."""
+    where = "on the trainer's GPU" if devices == 1 else f"on each of the trainer's {devices} GPUs"
+    return _cluster_memory(config, shape, devices, (where, "on vLLM's GPU"), on_gpu=on_gpu)
+
+
+def _cluster_memory(
+    config: AstuneConfig, shape: ModelShape, devices: int, places: tuple[str, str], *, on_gpu: bool
+) -> list[Estimate]:
+    """What trains and what samples, each at its place; without a GPU both are on this machine."""
     training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
     sampling = _sampler(config, shape, on_gpu=on_gpu)
-    if not on_gpu:
-        return [Estimate("on this machine", _joined(training, sampling))]
-    where = "on the trainer's GPU" if devices == 1 else f"on each of the trainer's {devices} GPUs"
-    return [Estimate(where, training), Estimate("on vLLM's GPU", sampling)]
+    if on_gpu:
+        return [Estimate(places[0], training), Estimate(places[1], sampling)]
+    return [Estimate("on this machine", training | {f"vLLM's {name}": size for name, size in sampling.items()})]
 
 
 def _cluster_trainer(config: AstuneConfig, shape: ModelShape, devices: int, *, on_gpu: bool) -> dict[str, float]:
@@ -269,7 +272,3 @@ def _sampler(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool) -> dict[s
     episodes = min(config.rollout.max_env_worker, config.trainer.tasks_per_step * config.rollout.num_repeat)
     keys_and_values = 2 * shape.layers * shape.keys * width * episodes * config.rollout.max_model_len / 2
     return {"libraries": LIBRARIES, "weights": shape.parameters * width, "keys and values": keys_and_values}
-
-
-def _joined(training: dict[str, float], sampling: dict[str, float]) -> dict[str, float]:
-    return training | {f"vLLM's {name}": size for name, size in sampling.items()}
