@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.config.cache import cache_dir
+from astune.config.cache import cache_dir, made_once
 from astune.schema import ConfigError, EngineError
 
 
@@ -216,8 +216,7 @@ def _converted(gguf: Path, sha256: str) -> Path:
     from transformers.models.auto.tokenization_auto import AutoTokenizer
     from transformers.utils.quantization_config import GgufConfig
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting-") as scratch:
+    with made_once(target) as made:
         try:
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
             model = AutoModelForCausalLM.from_pretrained(
@@ -227,17 +226,10 @@ def _converted(gguf: Path, sha256: str) -> Path:
                 dtype=torch.bfloat16,
                 trust_remote_code=False,
             )
-            model.save_pretrained(scratch)
-            tokenizer.save_pretrained(scratch)
+            model.save_pretrained(made)
+            tokenizer.save_pretrained(made)
         except Exception as cause:
             raise EngineError(f"{gguf} could not be converted: {why_not_loaded(cause)}") from cause
-        try:
-            Path(scratch).rename(target)
-        except OSError:
-            if not target.is_dir():  # otherwise another process has just finished the same conversion
-                raise
-        else:
-            Path(scratch).mkdir()  # so that leaving the context finds what it wants to remove
     return target
 
 

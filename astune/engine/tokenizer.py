@@ -9,7 +9,6 @@ messages.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
@@ -19,7 +18,7 @@ from typing import Any
 import orjson
 from tokenizers import Tokenizer
 
-from astune.config.cache import cache_dir
+from astune.config.cache import cache_dir, made_once
 from astune.engine.model_files import why_not_loaded
 from astune.schema import ConfigError
 
@@ -123,20 +122,11 @@ def _read_by_transformers(folder: Path) -> Any:
 
 
 def _keep(tokenizer: Any, folder: Path) -> None:
-    """Whole or not at all, also where two processes do it at once."""
     backend, names = _backend_of(tokenizer), _names_of(tokenizer)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".reading-", ignore_cleanup_errors=True) as scratch:
-            made = Path(scratch) / folder.name
-            made.mkdir()
+        with made_once(folder) as made:
             (made / _BACKEND).write_text(backend)
             (made / _NAMES).write_bytes(orjson.dumps(names))
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # otherwise another process has just kept the same
-                    raise
     except OSError as cause:
         raise ConfigError(
             f"what was read of the tokenizer cannot be kept in {folder.parent}: {cause}",

@@ -17,15 +17,13 @@ import argparse
 import fcntl
 import hashlib
 import json
-import os
 import re
-import tempfile
 import threading
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from astune.config.cache import cache_dir
+from astune.config.cache import cache_dir, made_once
 from astune.env_service.base import Environment, EnvState, EnvStep, opening, text_of
 from astune.environments._own_tasks import SPLITS, split_and_index, task_ids
 from astune.schema import EnvError, Message, Task, imported, install_extra
@@ -131,9 +129,8 @@ def game_file(variant: str, seed: int, settings: dict[str, Any]) -> Path:
     with _making, open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the episodes of a group need it at the same time, in separate processes
         if not folder.is_dir():
-            with tempfile.TemporaryDirectory(prefix="making-", dir=folder.parent) as made:
-                _make(textworld, variant, seed, settings, Path(made, "new", "game.z8"))
-                os.rename(Path(made, "new"), folder)
+            with made_once(folder) as made:
+                _make(textworld, variant, seed, settings, made / "game.z8")
     return folder / "game.z8"
 
 
