@@ -7,7 +7,7 @@ model's own forward when it is loaded.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -235,13 +235,25 @@ def copy_weights(own: dict[str, Tensor], named_tensors: Iterable[tuple[str, Tens
         EngineError: a name is unknown, a shape differs, or a weight was left out and would be stale.
     """
     loaded: set[int] = set()
-    for name, tensor in named_tensors:
-        if name not in own:
-            raise EngineError(f"new weights hold {name!r}, which the model does not have")
-        if own[name].shape != tensor.shape:
-            raise EngineError(f"{name} has shape {list(tensor.shape)} instead of {list(own[name].shape)}")
-        own[name].data.copy_(tensor.detach())
+    for name, tensor in fitting(named_tensors, {name: tensor.shape for name, tensor in own.items()}):
+        own[name].data.copy_(tensor)
         loaded.add(own[name].data_ptr())
-    missing = [name for name, tensor in own.items() if tensor.data_ptr() not in loaded]
+    require_none_missing([name for name, tensor in own.items() if tensor.data_ptr() not in loaded])
+
+
+def fitting(
+    named_tensors: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield new weights, detached. Raises EngineError where a name is unknown, or a shape differs."""
+    for name, tensor in named_tensors:
+        if name not in shapes:
+            raise EngineError(f"new weights hold {name!r}, which the model does not have")
+        if shapes[name] != tensor.shape:
+            raise EngineError(f"{name} has shape {list(tensor.shape)} instead of {list(shapes[name])}")
+        yield name, tensor.detach()
+
+
+def require_none_missing(missing: Sequence[str]) -> None:
+    """Raise EngineError for weights that were left out and would be stale."""
     if missing:
         raise EngineError(f"new weights lack {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))

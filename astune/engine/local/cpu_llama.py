@@ -19,11 +19,11 @@ from astune.engine.local._adapters import copied, require_known
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.engine.local._cpu_linear import Gate, Linear
+from astune.engine.local._hf_model import fitting, require_none_missing
 from astune.engine.local.attention import Rule
 from astune.engine.local.decoder import CompiledDecoder, DecoderLayer, DecoderShape
 from astune.engine.local.kernels import are_available, can_attend_to, kernels
 from astune.engine.local.slots import LayerShape
-from astune.schema import EngineError
 
 _FAMILY = {"llama", "mistral", "qwen2", "qwen3"}
 _LINEARS = {
@@ -103,6 +103,7 @@ class CpuLlama:
         self._columns = {name: self._columns_of(names) for name, names in self._groups().values() if name != "lm_head"}
         self._adapters: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
         """Both factors by policy and layer, scaled."""
+        self._decoder: CompiledDecoder | None = None
         self.load(weights.items())
         layers = (*self._linears.values(), *self._gates.values())
         in_place = can_attend_to(self.layer_shapes, self._dtype)
@@ -112,31 +113,22 @@ class CpuLlama:
         groups = self._groups()
         pending: dict[str, dict[str, Tensor]] = {}
         loaded: set[str] = set()
-        for name, tensor in named_tensors:
-            if name == "lm_head.weight" and self._tied:
-                continue
-            if name not in self._shapes:
-                raise EngineError(f"new weights hold {name!r}, which the model does not have")
-            if self._shapes[name] != tensor.shape:
-                raise EngineError(f"{name} has shape {list(tensor.shape)} instead of {list(self._shapes[name])}")
+        given = ((name, tensor) for name, tensor in named_tensors if name != "lm_head.weight" or not self._tied)
+        for name, tensor in fitting(given, self._shapes):
             loaded.add(name)
             group, members = groups.get(name, ("", []))
             if not group:
-                self._tensors[name] = tensor.detach().to(self._dtype, copy=True)
+                self._tensors[name] = tensor.to(self._dtype, copy=True)
                 continue
             parts = pending.setdefault(group, {})
-            parts[name] = tensor.detach().to(self._dtype)
+            parts[name] = tensor.to(self._dtype)
             if len(parts) == len(members):
                 self._pack(group, [parts[member] for member in members])
                 del pending[group]
-        missing = sorted(self._shapes.keys() - loaded)
-        if missing:
-            more = f" and {len(missing) - 1} more" if missing[1:] else ""
-            raise EngineError(f"new weights lack {missing[0]!r}{more}")
+        require_none_missing(sorted(self._shapes.keys() - loaded))
         if self._tied:
             self._linears["lm_head"] = _cpu_linear.linear(self._tensors["model.embed_tokens.weight"], int8=self._int8)
-        self._give_adapters()
-        self._decoder = self._compiled_decoder()
+        self._put_together()
 
     def _pack(self, group: str, parts: list[Tensor]) -> None:
         """Weights come first, then as many biases or none."""
@@ -222,13 +214,11 @@ class CpuLlama:
         }
         require_known(adapters, known, "the in-process engine's Llama")
         self._adapters |= copied(adapters, self._dtype, torch.device("cpu"))
-        self._give_adapters()
-        self._decoder = self._compiled_decoder()
+        self._put_together()
 
-    def _give_adapters(self) -> None:
-        if not self._adapters:
-            return
-        for name, columns in self._columns.items():
+    def _put_together(self) -> None:
+        """Give products their adapters, and make one function of all layers, over the tensors that are loaded now."""
+        for name, columns in self._columns.items() if self._adapters else ():
             product = self._gates[name] if name in self._gates else self._linears[name]
             product.load_adapters(
                 [
@@ -236,13 +226,11 @@ class CpuLlama:
                     for adapter in self._adapters.values()
                 ]
             )
-
-    def _compiled_decoder(self) -> CompiledDecoder | None:
-        """All layers as one function, over the tensors that are loaded now."""
         inner_width = self._shapes["model.layers.0.mlp.down_proj.weight"][1]
         sizes = (self._tensors["model.norm.weight"].numel(), self._heads, self._kv_heads, self._dim, inner_width)
         shape = DecoderShape(*sizes, self._eps, self._rule.scale)
-        return CompiledDecoder.of(shape, [self._decoder_layer(n) for n in range(self._layers)], len(self._adapters))
+        layers = [self._decoder_layer(number) for number in range(self._layers)]
+        self._decoder = CompiledDecoder.of(shape, layers, len(self._adapters))
 
     def _decoder_layer(self, layer: int) -> DecoderLayer:
         norms, prefix = self._tensors, f"model.layers.{layer}"
