@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import date
 from math import isfinite
 
+from astune.renderers.beginnings import common_beginning
 from astune.renderers.messages import message_of
 from astune.renderers.renderer import Renderer, Reply
 from astune.renderers.stop_sequences import before
@@ -38,14 +39,13 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
     known = not is_in_characters(forest)
     if len(logprobs) > len(node.token_ids) or (known and not all(isfinite(value) and value <= 0 for value in logprobs)):
         yield f"node {node.node_id}: its log-probabilities are none"
-    sampled_ids = node.token_ids[len(node.prompt_delta) :]
     path = forest.path(node.parent)
     if not path:
         yield f"node {node.node_id}: an answer to nothing"
         return
-    replies = [renderer.parse(sampled_ids, [*forest.path_ids(node.parent), *node.prompt_delta], path[0].tools)]
+    replies = [renderer.parse(node.sampled_ids, [*forest.path_ids(node.parent), *node.prompt_delta], path[0].tools)]
     if node.constraint is not None:  # a form is nothing but text, unless it was a call's
-        replies.append(Reply(renderer.text(sampled_ids)))
+        replies.append(Reply(renderer.text(node.sampled_ids)))
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
     replies = [before(reply, node.stopped_by) for reply in replies]
     if Reply(node.content, node.reasoning, calls, node.malformed_calls) not in replies:
@@ -58,19 +58,15 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
         if answered < 0:
             rendered = renderer.render(messages, path[0].tools)
         else:
-            answer = path[answered]
-            sampled_ids = answer.token_ids[len(answer.prompt_delta) :]
-            rendered = renderer.extend(messages[: answered + 1], sampled_ids, messages[answered + 1 :], path[0].tools)
+            history, new = messages[: answered + 1], messages[answered + 1 :]
+            rendered = renderer.extend(history, path[answered].sampled_ids, new, path[0].tools)
     except AstuneError as cause:
         yield f"node {node.node_id}: its conversation cannot be rendered: {cause}"
         return
     if rendered is None:
         yield f"node {node.node_id}: the template rewrites the answer that its prompt extends"
     elif rendered.token_ids != recorded:
-        at = next(
-            (i for i, pair in enumerate(zip(rendered.token_ids, recorded, strict=False)) if pair[0] != pair[1]),
-            min(len(rendered.token_ids), len(recorded)),
-        )
+        at = common_beginning(rendered.token_ids, recorded)
         yield (
             f"node {node.node_id}: its prompt differs from token {at} on: recorded "
             f"{renderer.decode(recorded[at : at + 8])!r}, rendered {renderer.decode(rendered.token_ids[at : at + 8])!r}"

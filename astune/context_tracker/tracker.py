@@ -291,8 +291,7 @@ class ContextTracker:
     ) -> Rendered | None:
         if answer is None:
             return None
-        node = self.forest.nodes[answer]
-        return self._renderer.extend(known, node.token_ids[len(node.prompt_delta) :], new, tools)
+        return self._renderer.extend(known, self.forest.nodes[answer].sampled_ids, new, tools)
 
     def _read_all(self, pending: PendingCall) -> int | None:
         """Record the messages of a call that were not recorded before, and return the last one's node."""

@@ -91,6 +91,11 @@ class MessageNode:
         """Tokens of this delta that the model read rather than wrote."""
         return self.token_ids[: len(self.token_ids) - self.n_sampled]
 
+    @property
+    def sampled_ids(self) -> list[int]:
+        """Tokens of this delta that the model wrote."""
+        return self.token_ids[len(self.token_ids) - self.n_sampled :]
+
 
 @dataclass(slots=True)
 class Forest:
@@ -140,8 +145,8 @@ class Forest:
             if node.logprobs is None or node.finish_reason is None or node.weights_version is None:
                 continue
             prompt_ids = self.path_ids(node.parent) + node.prompt_delta
-            sampled_ids = node.token_ids[len(node.prompt_delta) :]
-            yield node, prompt_ids, Completion(sampled_ids, node.logprobs, node.finish_reason, node.weights_version)
+            answer = Completion(node.sampled_ids, node.logprobs, node.finish_reason, node.weights_version)
+            yield node, prompt_ids, answer
 
     def answers(self) -> list[MessageNode]:
         """The sampled messages in the order in which they were asked for, whatever the order of the nodes."""
@@ -245,7 +250,7 @@ def _flatten(
                 reason = "trained in another timeline"
         _append(timeline, node, node.prompt_delta, sampled=False, reason=None)
         if node.logprobs is not None:
-            _append(timeline, node, node.token_ids[len(node.prompt_delta) :], sampled=True, reason=reason)
+            _append(timeline, node, node.sampled_ids, sampled=True, reason=reason)
     return timeline
 
 

@@ -30,7 +30,7 @@ def _repeated_text(episode: Episode) -> float | None:
     seen: set[tuple[int, ...]] = set()
     n = 0
     for node in _sampled(episode):
-        tokens = node.token_ids[len(node.token_ids) - node.n_sampled :]
+        tokens = node.sampled_ids
         grams = [tuple(tokens[at : at + _GRAM]) for at in range(len(tokens) - _GRAM + 1)]
         seen.update(grams)
         n += len(grams)
