@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from astune.renderers.messages import message_of
 from astune.schema import Constraint, EpisodeGroup, Message
-from astune.trainer.samples import ConstrainedRun, WeightedTimeline
+from astune.trainer.samples import WeightedTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,8 @@ class RecordedCall:
 
     def timeline(self) -> WeightedTimeline:
         """The call as the trainer reads it, its answer trained with a weight of 0."""
-        n_prompt, n_sampled = len(self.prompt_ids), len(self.token_ids)
-        end = n_prompt + n_sampled
-        return WeightedTimeline(
-            token_ids=[*self.prompt_ids, *self.token_ids],
-            positions=list(range(n_prompt, end)),
-            engine_logprobs=self.logprobs,
-            versions=[self.weights_version] * n_sampled,
-            advantages=[0.0] * n_sampled,
-            token_weight=0.0,
-            group=0,
-            constrained=[ConstrainedRun(n_prompt, end, self.constraint)] if self.constraint is not None else [],
+        return WeightedTimeline.unweighted(
+            self.prompt_ids, self.token_ids, self.logprobs, version=self.weights_version, constraint=self.constraint
         )
 
 

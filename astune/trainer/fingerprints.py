@@ -78,17 +78,8 @@ class Fingerprints:
     def _text(self, device: torch.device) -> MicroBatch:
         if not self._token_ids:
             self._token_ids = ModelTokenizer.load(self._folder).encode(TEXT)[: self._max_tokens]
-        n_trained = len(self._token_ids) - 1
-        timeline = WeightedTimeline(
-            token_ids=self._token_ids,
-            positions=list(range(1, n_trained + 1)),
-            engine_logprobs=[0.0] * n_trained,
-            versions=[0] * n_trained,
-            advantages=[0.0] * n_trained,
-            token_weight=0.0,
-            group=0,
-        )
-        return pack([timeline], device)
+        first, rest = self._token_ids[:1], self._token_ids[1:]
+        return pack([WeightedTimeline.unweighted(first, rest, [0.0] * len(rest))], device)
 
 
 def _rounding(model: PolicyModel, batch: MicroBatch, logprob_E: Tensor) -> float:

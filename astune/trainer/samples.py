@@ -53,6 +53,30 @@ class WeightedTimeline:
     messages: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """The messages whose tokens are trained, in the order of `positions`: a node and the number of its tokens."""
 
+    @classmethod
+    def unweighted(
+        cls,
+        prompt_ids: list[int],
+        sampled_ids: list[int],
+        engine_logprobs: list[float],
+        *,
+        version: int = 0,
+        constraint: Constraint | None = None,
+    ) -> WeightedTimeline:
+        """Return one answer to a prompt, trained with a weight of 0: for what a model computes of it."""
+        start, n_sampled = len(prompt_ids), len(sampled_ids)
+        end = start + n_sampled
+        return cls(
+            token_ids=[*prompt_ids, *sampled_ids],
+            positions=list(range(start, end)),
+            engine_logprobs=engine_logprobs,
+            versions=[version] * n_sampled,
+            advantages=[0.0] * n_sampled,
+            token_weight=0.0,
+            group=0,
+            constrained=[ConstrainedRun(start, end, constraint)] if constraint is not None else [],
+        )
+
     @property
     def input_ids(self) -> list[int]:
         """Return the tokens that a forward pass reads: everything before the last predicted token."""
