@@ -21,7 +21,6 @@ from astune.config.schema import AstuneConfig
 from astune.config.strict import changed
 from astune.engine.adapters import Adapter, write_adapter
 from astune.engine.base import AdapterEngine, InferenceEngine, PolicyEngine
-from astune.engine.local.context_bounds import require_within_bounds
 from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, TrainerError, TrainingBatch
 from astune.trainer.league import League
 from astune.trainer.lora import factors_of
@@ -74,9 +73,6 @@ class Policies:
             if not base.trained:
                 continue
             models = PolicyModel.on_base(base, folder, config.model, seed=config.seed)
-            first = next(iter(models.values()))
-            text_config = first.causal_lm.config.get_text_config()
-            require_within_bounds(text_config, config.rollout.max_model_len, windows=first.takes_trees)
             trainers |= {
                 name: PolicyTrainer(models[name], _of_policy(config, policy), folder, algorithm)
                 for name, policy in base.trained.items()

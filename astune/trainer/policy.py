@@ -42,9 +42,14 @@ class PolicyTrainer:
     """Owns the weights. It is its own `WeightsSource`: `version` counts steps, `named_tensors` reads the weights.
 
     `fingerprints` takes those of any weights of its model.
+
+    Raises:
+        ConfigError: what the model computes would change within `rollout.max_model_len`.
     """
 
     def __init__(self, model: PolicyModel, config: AstuneConfig, folder: Path, algorithm: Algorithm) -> None:
+        text_config = model.causal_lm.config.get_text_config()
+        require_within_bounds(text_config, config.rollout.max_model_len, windows=model.takes_trees)
         self._model = model
         model.tokens_kept = config.trainer.tokens_per_microbatch
         self._loss = PolicyLoss(algorithm, config.trainer.loss)
@@ -77,8 +82,6 @@ class PolicyTrainer:
         """
         require_temperature(config)
         model = PolicyModel.load(folder, config.model, seed=config.seed)
-        text_config = model.causal_lm.config.get_text_config()
-        require_within_bounds(text_config, config.rollout.max_model_len, windows=model.takes_trees)
         return cls(model, config, folder, algorithm or load_algorithm(config))
 
     @property
