@@ -105,7 +105,6 @@ async def debug(
                     step=ledger.step,
                     split="train",
                     num_repeat=1,
-                    temperature=config.rollout.temperature,
                 )
             after = engine.stats()
             drop_untrained(groups, NOT_TRAINED)

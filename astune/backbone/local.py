@@ -138,8 +138,6 @@ async def evaluate(config: AstuneConfig, parts: UserParts, observer: RolloutObse
             parts.validation_tasks[: config.trainer.validation.max_tasks],
             step=0,
             split="validation",
-            num_repeat=config.trainer.validation.num_repeat,
-            temperature=config.validation_temperature,
         )
 
 

@@ -135,7 +135,7 @@ class _Player:
     loop: asyncio.AbstractEventLoop
 
     async def play(
-        self, prompts: Prompts, tasks: Sequence[Task], split: Split, temperature: float, num_repeat: int = 1
+        self, prompts: Prompts, tasks: Sequence[Task], split: Split, num_repeat: int | None = None
     ) -> _Played:
         config = changed(self.model.config, rollout={"params": self.config.rollout.params | prompts})
         workflow = load_workflow(config, self.base_dir)
@@ -143,9 +143,7 @@ class _Player:
         clock, engine = PhaseClock(self.observer.on_phase), self.model.engine
         before = engine.stats()
         with clock.phase("validation" if split == "validation" else "rollout"):
-            groups = await pool.run_groups(
-                tasks, step=self.ledger.step, split=split, num_repeat=num_repeat, temperature=temperature
-            )
+            groups = await pool.run_groups(tasks, step=self.ledger.step, split=split, num_repeat=num_repeat)
         after, failed = engine.stats(), [group.dropped for group in groups if group.dropped is not None]
         if split == "train":
             drop_untrained(groups, NOT_TRAINED)
@@ -155,9 +153,7 @@ class _Player:
     async def measure(self, prompts: Prompts, held_out: Sequence[Task]) -> None:
         """Success on the held-out tasks, as a measurement of the present step."""
         if held_out:
-            config = self.config
-            repeat = config.trainer.validation.num_repeat
-            played, _ = await self.play(prompts, held_out, "validation", config.validation_temperature, repeat)
+            played, _ = await self.play(prompts, held_out, "validation")
             self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
 
     async def try_out(self, prompts: Prompts, tasks: Sequence[Task], more: Mapping[str, float]) -> list[Episode]:
@@ -170,7 +166,7 @@ class _Player:
             WorkflowError: one of them could not be played.
         """
         self.ledger.begin_untrained(self.ledger.step + 1)
-        played, failed = await self.play(prompts, tasks, "train", self.config.rollout.temperature)
+        played, failed = await self.play(prompts, tasks, "train", num_repeat=1)
         self.ledger.record_untrained(played, seconds={"rollout": played.seconds}, more=more)
         if failed:
             raise WorkflowError(f"prompts cannot be compared, since an episode failed: {failed[0]}")

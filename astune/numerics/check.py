@@ -136,14 +136,7 @@ class NumericsCheck:
         return report
 
     async def _roll_out(self, step: int, tasks: int) -> list[EpisodeGroup]:
-        rollout = self._config.rollout
-        groups = await self._rollouts.run_groups(
-            self._order.take(tasks),
-            step=step,
-            split="train",
-            num_repeat=rollout.num_repeat,
-            temperature=rollout.temperature,
-        )
+        groups = await self._rollouts.run_groups(self._order.take(tasks), step=step, split="train")
         used = [group for group in groups if group.dropped is None]
         if not used:
             raise TrainerError(

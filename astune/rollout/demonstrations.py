@@ -21,6 +21,7 @@ from astune.rollout.balance import token_balance
 from astune.rollout.observer import RolloutObserver
 from astune.rollout.pool import RolloutPool
 from astune.rollout.request import EpisodeRequest
+from astune.rollout.setting import temperature_of
 from astune.schema import (
     AstuneError,
     Completion,
@@ -67,13 +68,20 @@ class DemonstrationPool:
         self._given = given or DEMONSTRATIONS
 
     async def run_groups(
-        self, tasks: Sequence[Task], *, step: int, split: Split, num_repeat: int, temperature: float
+        self,
+        tasks: Sequence[Task],
+        *,
+        step: int,
+        split: Split,
+        num_repeat: int | None = None,
+        temperature: float | None = None,
     ) -> list[EpisodeGroup]:
         """Return one demonstration or one pair per training task; `num_repeat` applies to validation tasks only."""
         if split != "train":
             return await self._pool.run_groups(
                 tasks, step=step, split=split, num_repeat=num_repeat, temperature=temperature
             )
+        temperature = temperature_of(self._config, split) if temperature is None else temperature
         return [self._group(EpisodeRequest(task, split, step, at, temperature)) for at, task in enumerate(tasks)]
 
     def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:

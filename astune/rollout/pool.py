@@ -25,7 +25,7 @@ from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.overflow import is_overflow
 from astune.rollout.ranking import is_unranked, leave_unranked, rank
 from astune.rollout.request import EpisodeRequest
-from astune.rollout.setting import RolloutSetting
+from astune.rollout.setting import RolloutSetting, num_repeat_of, temperature_of
 from astune.rollout.unread_calls import warn_of_unread_calls
 from astune.rollout.verdict import Judge
 from astune.schema import (
@@ -112,14 +112,15 @@ class RolloutPool:
         *,
         step: int,
         split: Split,
-        num_repeat: int,
-        temperature: float,
+        num_repeat: int | None = None,
+        temperature: float | None = None,
         first_repeat: int = 0,
     ) -> list[EpisodeGroup]:
         """Run one group per task, in the order of `tasks`; `dropped` is the reason of a group that could not be
         completed.
 
-        `first_repeat` is above 0 if another pool runs earlier episodes of the same task and step.
+        `num_repeat` and `temperature` are by default the configuration's for this split. `first_repeat` is above 0 if
+        another pool runs earlier episodes of the same task and step.
 
         Cancelling ends every running episode, reports each to the observer as interrupted, and leaves nothing running.
 
@@ -133,6 +134,8 @@ class RolloutPool:
                 "set it to 1",
                 hint="train with rollout.top_p: 1.0; other values are for evaluation",
             )
+        num_repeat = num_repeat_of(self._config, split) if num_repeat is None else num_repeat
+        temperature = temperature_of(self._config, split) if temperature is None else temperature
         slots: list[_Slot] = []
         waiting: deque[tuple[_Slot, EpisodeRequest]] = deque()
         for task in tasks:

@@ -29,9 +29,7 @@ from astune.trainer.step_report import StepReport
 class Rollouts(Protocol):
     """Runs the workflow; `RolloutPool` is the one."""
 
-    async def run_groups(
-        self, tasks: list[Task], *, step: int, split: Split, num_repeat: int, temperature: float
-    ) -> list[EpisodeGroup]: ...
+    async def run_groups(self, tasks: list[Task], *, step: int, split: Split) -> list[EpisodeGroup]: ...
 
     def balance(self, groups: list[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
         """Account for what the engine sampled between two readings of its counters."""
@@ -152,10 +150,7 @@ class LocalTrainer:
         return groups
 
     async def _roll_out(self, step: int, tasks: list[Task]) -> list[EpisodeGroup]:
-        rollout = self._config.rollout
-        groups = await self._rollouts.run_groups(
-            tasks, step=step, split="train", num_repeat=rollout.num_repeat, temperature=rollout.temperature
-        )
+        groups = await self._rollouts.run_groups(tasks, step=step, split="train")
         drop_without_variance(groups, self._policy.algorithm)
         return groups
 
@@ -172,13 +167,7 @@ class LocalTrainer:
         self._begin()
         before = self._engine.stats()
         with self._clock.phase("validation"):
-            groups = await self._rollouts.run_groups(
-                self._validation_tasks,
-                step=self._ledger.step,
-                split="validation",
-                num_repeat=self._config.trainer.validation.num_repeat,
-                temperature=self._config.validation_temperature,
-            )
+            groups = await self._rollouts.run_groups(self._validation_tasks, step=self._ledger.step, split="validation")
         rollouts = self._rolled_out(groups, before, "validation")
         self._ledger.record_validation(self._ledger.step, rollouts, seconds=self._clock.seconds)
 

@@ -46,26 +46,20 @@ class Groups:
         self._token_id = token_id
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="astune-reports")
 
-    def num_repeat(self, split: Split) -> int:
-        """Episodes of a group."""
-        return self.config.rollout.num_repeat if split == "train" else self.config.trainer.validation.num_repeat
-
     async def run(
         self, engine: BorrowedEngine, task: Mapping[str, Any], *, uid: str, split: Split, step: int, first_repeat: int
     ) -> list[Row]:
         """The rows of a group; at least one, since engines wait for each group."""
-        config, parts, training = self.config, self._parts, split == "train"
+        config, parts = self.config, self._parts
         observer = ReportingObserver(self._reports, split, self._executor)
         pool = RolloutPool(engine, self._renderer, self._workflow, parts.judge, config, observer)
         [group] = await pool.run_groups(
             [Task(**task)],
             step=step,
             split=split,
-            num_repeat=self.num_repeat(split),
-            temperature=config.rollout.temperature if training else config.validation_temperature,
             first_repeat=first_repeat,
         )
-        rows = self._rows(group, step) if training else [self._standing(step)]
+        rows = self._rows(group, step) if split == "train" else [self._standing(step)]
         await observer.delivered()
         finished = GroupFinished(
             uid=uid,

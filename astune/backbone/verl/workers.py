@@ -26,6 +26,7 @@ from astune.backbone.cluster.rows import Row
 from astune.backbone.verl import estimator
 from astune.backbone.verl.engine import VerlEngine
 from astune.backbone.verl.names import step_of
+from astune.rollout.setting import num_repeat_of
 from astune.schema import Split
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
         await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": "running"})
         status = "failure"
         try:
-            async with self._room.taken(self._groups.num_repeat(split)):
+            async with self._room.taken(num_repeat_of(self._groups.config, split)):
                 engine = VerlEngine(self.llm_client, max_model_len=self._groups.config.rollout.max_model_len)
                 rows = await self._groups.run(
                     engine,
