@@ -127,13 +127,23 @@ def _compared(algorithm: Algorithm, reward_XK: Sequence[Sequence[float]]) -> lis
 class _Parts:
     """A group's rewards, a row for each part of its episodes that has a reward of its own.
 
-    `roles` are the targets of the rows; "" where these are no targets'. `of_episodes` makes advantages of episodes out
-    of the rows' advantages.
+    `roles` are the targets of the rows; "" where these are no targets'. `row_K` is the row of each trained message of
+    an episode, by node id; None where the only row is that of whole episodes.
     """
 
+    episodes: Sequence[Episode]
     roles: list[str]
     reward_XK: list[list[float]]
-    of_episodes: Callable[[list[list[float]]], list[Advantage]]
+    row_K: list[dict[int, int]] | None = None
+
+    def of_episodes(self, advantage_XK: list[list[float]]) -> list[Advantage]:
+        """Return the advantages of the episodes, out of those of the rows."""
+        if self.row_K is None:
+            return [*advantage_XK[0]]
+        return [
+            NAN if episode.reward is None else {node: advantage_XK[row][column] for node, row in rows.items()}
+            for column, (episode, rows) in enumerate(zip(self.episodes, self.row_K, strict=True))
+        ]
 
 
 def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Parts:
@@ -151,7 +161,7 @@ def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Part
     if per_turn:
         return _by_turn(group.episodes, added_K)
     shaped_K = [reward + added for reward, added in zip(group.rewards, added_K, strict=True)]
-    return _Parts([""], [shaped_K], lambda advantage_XK: [*advantage_XK[0]])
+    return _Parts(group.episodes, [""], [shaped_K])
 
 
 def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
@@ -169,17 +179,11 @@ def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
         ]
         for target in targets
     ]
-
-    def of_episodes(advantage_XK: list[list[float]]) -> list[Advantage]:
-        by_target = dict(zip(targets, advantage_XK, strict=True))
-        return [
-            {node.node_id: by_target[episode.target_of(node.agent)][column] for node in episode.trained_messages}
-            if episode.reward is not None
-            else NAN
-            for column, episode in enumerate(episodes)
-        ]
-
-    return _Parts(targets, reward_XK, of_episodes)
+    row_K = [
+        {node.node_id: targets.index(episode.target_of(node.agent)) for node in episode.trained_messages}
+        for episode in episodes
+    ]
+    return _Parts(episodes, targets, reward_XK, row_K)
 
 
 def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
@@ -205,16 +209,8 @@ def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
         ]
         for turn in range(n_turns)
     ]
-
-    def of_episodes(advantage_XK: list[list[float]]) -> list[Advantage]:
-        return [
-            {node.node_id: advantage_XK[turn][column] for turn, node in enumerate(episode.trained_messages)}
-            if episode.reward is not None
-            else NAN
-            for column, episode in enumerate(episodes)
-        ]
-
-    return _Parts([""] * n_turns, return_XK, of_episodes)
+    row_K = [{node.node_id: turn for turn, node in enumerate(episode.trained_messages)} for episode in episodes]
+    return _Parts(episodes, [""] * n_turns, return_XK, row_K)
 
 
 def _spread(reward_BK: Tensor) -> Tensor:
