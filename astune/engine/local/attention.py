@@ -67,11 +67,12 @@ class Tokens:
 
     def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
         self._attend = kernels(keys.dtype).attend
-        tokens = [(one, length) for one in segments for length in range(one.past + 1, one.length + 1)]
-        slots = torch.tensor([one.slot for one, _ in tokens])
-        lengths = torch.tensor([length for _, length in tokens])
-        prefixes = torch.tensor([one.prefix for one, _ in tokens])
-        shared = torch.tensor([one.shared for one, _ in tokens])
+        tokens = [
+            (one.slot, length, one.prefix, one.shared)
+            for one in segments
+            for length in range(one.past + 1, one.length + 1)
+        ]
+        slots, lengths, prefixes, shared = torch.tensor(tokens).T.contiguous()
         self.places = slots, lengths, prefixes, shared
         """[tokens] each."""
         self.scores = room_for_scores(max(segment.length for segment in segments))
