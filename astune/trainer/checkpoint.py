@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from astune.engine.adapters import read_adapter
 from astune.schema import ConfigError, TrainerError
-from astune.trainer.lora import plain_name
+from astune.trainer.lora import plain_name, saved_tensors
 
 STATE_FILE = "trainer_state.pt"
 
@@ -58,8 +58,7 @@ def save_merged(base: Path, adapter: Path, to: Path) -> None:
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
-    tied = set(getattr(model, "all_tied_weights_keys", {}))
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    tensors = dict(saved_tensors(model))
     for layer, (down, up, scale) in read_adapter(adapter).items():
         weight = tensors.get(f"{layer}.weight")
         contribution = up.float() @ down.float() * scale

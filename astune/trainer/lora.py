@@ -117,19 +117,24 @@ def merged_tensors(module: nn.Module, name: str = ALONE) -> Iterator[tuple[str, 
     from peft.tuners.lora import LoraLayer
 
     base = cast(Any, module).get_base_model()
-    tied = set(getattr(base, "all_tied_weights_keys", {}))
     adapted: dict[str, Any] = {
         f"{plain_name(own)}.{getattr(layer, 'parameter_name', 'weight')}": layer
         for own, layer in base.named_modules()
         if isinstance(layer, LoraLayer)
     }
-    for own, tensor in base.state_dict().items():
+    for own, tensor in saved_tensors(base):
         plain = plain_name(own)
-        if ".lora_" in own or plain in tied:
+        if ".lora_" in own:
             continue
         if plain in adapted and not adapted[plain].disable_adapters:
             tensor = (tensor.float() + _contribution(adapted[plain], name)).to(tensor.dtype)
         yield plain, tensor
+
+
+def saved_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Every weight of a transformers model by its name; of tied weights the one that is saved."""
+    tied = set(getattr(model, "all_tied_weights_keys", {}))
+    return ((name, tensor) for name, tensor in model.state_dict().items() if plain_name(name) not in tied)
 
 
 def plain_name(name: str) -> str:

@@ -38,6 +38,7 @@ from astune.trainer.lora import (
     inner_name,
     merged_tensors,
     of_adapter,
+    saved_tensors,
     without_adapters,
 )
 from astune.trainer.master_weights import MasterWeights
@@ -186,13 +187,7 @@ class PolicyModel:
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by its Hugging Face name, adapters merged; of tied weights the one that is saved."""
-        if self.lora:
-            yield from merged_tensors(self.module, self.adapter)
-            return
-        tied = set(getattr(self.module, "all_tied_weights_keys", {}))
-        for name, tensor in self.module.state_dict().items():
-            if name not in tied:
-                yield name, tensor
+        return merged_tensors(self.module, self.adapter) if self.lora else saved_tensors(self.module)
 
     def save(self, folder: Path) -> None:
         """Write config and weights in Hugging Face format, in the dtype that they compute in."""
