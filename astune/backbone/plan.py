@@ -21,10 +21,10 @@ def training_plan(
     config: AstuneConfig,
     parts: UserParts,
     *,
-    particulars: Iterable[tuple[str, str]] = (),
-    unmeasured: str = "",
-    run_path: Path | None = None,
-    memory: Sequence[Estimate] = (),
+    particulars: Iterable[tuple[str, str]],
+    unmeasured: str,
+    run_path: Path | None,
+    memory: Sequence[Estimate],
 ) -> Rows:
     """Plan of a run that trains; `particulars` are lines that its backbone adds.
 

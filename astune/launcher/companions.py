@@ -26,7 +26,7 @@ from typing import Any, Self
 from astune.launcher.companion import Companion
 from astune.launcher.health import describe_listener, origin_of, port_is_free, port_of, why_not_answering
 from astune.processes.ending import how_it_ended
-from astune.processes.guarded import GRACE_S, GuardedProcess
+from astune.processes.guarded import GuardedProcess
 from astune.processes.records import started_at
 from astune.schema import AstuneError, CompanionError, DeadlineExceeded
 
@@ -48,13 +48,11 @@ class Companions:
 
     Args:
         experiment: the folder of the experiment's runs.
-        grace_s: seconds between SIGTERM and SIGKILL when they are ended.
     """
 
-    def __init__(self, companions: Sequence[Companion], experiment: Path, *, grace_s: float = GRACE_S) -> None:
+    def __init__(self, companions: Sequence[Companion], experiment: Path) -> None:
         self._companions = list(companions)
         self._experiment = experiment
-        self._grace_s = grace_s
         self._folder = experiment / f"{_STARTING}{os.getpid()}"
         self._running: list[tuple[Companion, GuardedProcess]] = []
         self._died: list[tuple[Companion, GuardedProcess]] = []
@@ -180,7 +178,6 @@ class Companions:
             self._log(companion).resolve(),
             environment=environment,
             run=str(self._experiment),
-            grace_s=self._grace_s,
         )
         self._running.append((companion, process))
         return process

@@ -45,13 +45,11 @@ def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str,
     return _send(f"{info.experiment}/{run.path.name}", status, message, environ)
 
 
-def send_start_message(
-    experiment: str, failure: str, *, interrupted: bool = False, environ: Mapping[str, str] = os.environ
-) -> list[str]:
+def send_start_message(experiment: str, failure: str, *, interrupted: bool) -> list[str]:
     """Send the message for a start that ended before there was a run: a service died, or the model is missing."""
     if interrupted:
-        return _send(experiment, "interrupted", f"{experiment} was interrupted before its run began", environ)
-    return _send(experiment, "failure", f"{experiment} failed before its run began: {_shortened(failure)}", environ)
+        return _send(experiment, "interrupted", f"{experiment} was interrupted before its run began", os.environ)
+    return _send(experiment, "failure", f"{experiment} failed before its run began: {_shortened(failure)}", os.environ)
 
 
 def _send(run: str, status: EndStatus, message: str, environ: Mapping[str, str]) -> list[str]:

@@ -70,12 +70,12 @@ def listener_of(port: int) -> psutil.Process | None:
     return None
 
 
-def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a server could listen there now."""
+def port_is_free(port: int) -> bool:
+    """Return whether a server could listen there now, for this machine alone."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True

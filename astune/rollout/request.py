@@ -27,7 +27,7 @@ class EpisodeRequest:
         """Episode id, also the name of the engine session; unique within a run."""
         return f"{self.split}-{self.step:06d}-{self.task.task_id}-{self.repeat:03d}-{self.attempt}"
 
-    def retried(self, *, lost: bool = False) -> EpisodeRequest:
+    def retried(self, *, lost: bool) -> EpisodeRequest:
         return replace(self, attempt=self.attempt + 1, lost=self.lost + lost)
 
     def episode(self, *, seed: int, forest: Forest, status: EpisodeStatus, error: str | None = None) -> Episode:

@@ -29,8 +29,8 @@ class PackedBatch:
         work: slots and the tokens that are new in them. Those with similarly many tokens must stand together: they
             attend as one group.
         logit_rows: the tokens of the pack whose next token is to be sampled.
-        rows: pad the pack, and `logit_rows` where there are any, to this many rows. Padded rows repeat the last token;
-            nothing of them is stored or read.
+        rows: pad the pack, and `logit_rows` where there are any, to this many rows; None for no padding. Padded rows
+            repeat the last token; nothing of them is stored or read.
         invariant: attend batch-invariantly.
     """
 
@@ -40,9 +40,9 @@ class PackedBatch:
         work: Sequence[tuple[Slot, Sequence[int]]],
         logit_rows: Sequence[int],
         device: torch.device,
-        rows: int | None = None,
         *,
-        invariant: bool = False,
+        rows: int | None,
+        invariant: bool,
     ) -> None:
         tokens: list[int] = []
         positions: list[int] = []

@@ -93,7 +93,7 @@ class Scheduler:
         *,
         max_batch_size: int,
         device: torch.device,
-        batch_invariant: bool = False,
+        batch_invariant: bool,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -201,7 +201,7 @@ class Scheduler:
             [(item.slot, item.tokens) for item in work],
             logit_rows,
             self._device,
-            rows,
+            rows=rows,
             invariant=self._batch_invariant,
         )
         logits_BV = self._model.forward(batch)[: len(sampling)]
