@@ -240,7 +240,7 @@ def separate_memory(config: AstuneConfig, shape: ModelShape, *, devices: int, on
 def _cluster_memory(
     config: AstuneConfig, shape: ModelShape, devices: int, places: tuple[str, str], *, on_gpu: bool
 ) -> list[Estimate]:
-    """What trains and what samples, each at its place; without a GPU both are on this machine."""
+    """Trainer and sampler, each at its place; without a GPU both are on this machine."""
     training = _cluster_trainer(config, shape, devices, on_gpu=on_gpu)
     sampling = _sampler(config, shape, on_gpu=on_gpu)
     if on_gpu:

@@ -101,7 +101,7 @@ def _output(command: list[str]) -> str:
 
 
 def addresses(*tensors: Tensor | None) -> list[int]:
-    """Where tensors lie, for a compiled function; 0 is its NULL."""
+    """The addresses of tensors, for a compiled function; 0, its NULL, for None."""
     return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
