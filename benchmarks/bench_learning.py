@@ -89,7 +89,7 @@ RULE_BAR = 0.25
 def run_seed(bar: Bar, seed: int) -> dict[str, Any]:
     facts = machine()
     run = train(bar.conf, f"{bar.name}_seed{seed}", [f"astune.seed={seed}", *bar.settings])
-    found = {"machine": facts, **read_run(run, bar)}
+    found = {"machine": facts, "settings": [*bar.settings], **read_run(run, bar)}
     if bar is not LAKE:
         best = run.checkpoints.best() or run.checkpoints.latest()
         if best is None:
@@ -206,7 +206,7 @@ def report(data: dict[str, Any]) -> str:
         any_seed = next(iter(seeds.values()))
         parts += [
             f"## {bar.title}",
-            f"`{command_of(bar)} --set astune.seed=N`, {any_seed['held_out_tasks']} held-out "
+            f"`{command_of(bar, any_seed['settings'])} --set astune.seed=N`, {any_seed['held_out_tasks']} held-out "
             "episodes a measurement; seconds are those of training steps, measurements not counted.",
             section_table(bar, seeds),
             describe({name: fact for name, fact in any_seed["machine"].items() if name != "load_average"}),
@@ -222,8 +222,8 @@ def report(data: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def command_of(bar: Bar) -> str:
-    return " --set ".join([f"astune --conf {bar.conf.relative_to(ROOT)}", *bar.settings])
+def command_of(bar: Bar, settings: list[str]) -> str:
+    return " --set ".join([f"astune --conf {bar.conf.relative_to(ROOT)}", *settings])
 
 
 def beside(bar: Bar, data: dict[str, Any]) -> list[str]:
