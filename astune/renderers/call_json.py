@@ -10,12 +10,11 @@ Python reads them as numbers, which no answer in JSON can hold.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from astune.schema.plain_json import require_depth, whole
+from astune.schema.plain_json import strict_json, whole
 
 _LEXEME = re.compile(r'[ \t\n\r]*([{\[}\],:]|"(?:[^"\\]|\\.)*"|[^\s{}\[\],:"]+)', re.DOTALL)
 _OPEN_STRING = re.compile(r'[ \t\n\r]*"(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*', re.DOTALL)
@@ -30,11 +29,8 @@ def read_json(text: str) -> Any:
 
     Raises:
         ValueError: it is none, repeats a key, has a number that JSON has not, or is nested too deep.
-        RecursionError: it is nested much too deep.
     """
-    value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
-    require_depth(value)
-    return value
+    return strict_json(text, _object)
 
 
 def repeats_a_key(text: str) -> bool:
@@ -52,7 +48,7 @@ def is_beyond_json(arguments: Any) -> bool:
     """Return whether arguments, or their text, have a number that JSON has not, or are nested too deep."""
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        require_depth(json.loads(text, parse_constant=_no_number, parse_float=_finite))
+        strict_json(text)
     except json.JSONDecodeError:
         return False
     except (ValueError, RecursionError):
@@ -90,15 +86,6 @@ def beginning_of_call(text: str) -> tuple[str, str] | None:
 
 class _RepeatedKey(ValueError):
     """An object has a key twice."""
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Sequence
 from datetime import date, time
 from decimal import Decimal
 from typing import Any
@@ -38,6 +40,21 @@ def whole(value: Any) -> Any:
     return [whole(inner) for inner in value] if isinstance(value, list) else value
 
 
+def strict_json(text: str | bytes, pairs: Callable[[Sequence[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Parse JSON from outside; `pairs` makes a value of an object's keys and values.
+
+    Raises:
+        ValueError: it is not JSON, is nested deeper than `MAX_DEPTH`, or contains NaN or a number beyond the largest
+            one, both of which Python reads; or `pairs` raises it.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=pairs)
+    except RecursionError as cause:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from cause
+    require_depth(value)
+    return value
+
+
 def require_depth(value: Any, most: int = MAX_DEPTH) -> None:
     """
     Raises:
@@ -55,6 +72,17 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is beyond the largest number")
+    return number
 
 
 def shortened(text: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
-from astune.schema.plain_json import MAX_DEPTH, require_depth
+from astune.schema.plain_json import strict_json
 
 
 def read_json(body: bytes) -> Any:
@@ -16,28 +15,10 @@ def read_json(body: bytes) -> Any:
         ValueError: it is not JSON, is nested deeper than `MAX_DEPTH`, or contains NaN, a number beyond the
             largest one or a lone surrogate.
     """
-    try:
-        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
-    except RecursionError as cause:
-        raise ValueError(_TOO_DEEP) from cause
-    require_depth(value)
+    value = strict_json(body)
     if b"\\ud" in body.lower():
         _check_text(value)
     return value
-
-
-_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:20]} is beyond the largest number")
-    return number
 
 
 def _check_text(value: Any) -> None:
