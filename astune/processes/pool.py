@@ -72,7 +72,7 @@ class WorkerPool:
 
     async def give_back(self, worker: Worker) -> None:
         """Return a process whose instance was closed."""
-        if worker.reusable:
+        if worker.reusable and worker.is_running:
             self._keep(worker)
         else:
             await worker.end()

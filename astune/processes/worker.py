@@ -18,6 +18,7 @@ from typing import Any
 
 from astune.processes.ending import how_it_ended, kill_group
 from astune.processes.link import LENGTH
+from astune.processes.records import started_at
 from astune.processes.scratch import Scratch
 from astune.schema import EnvError
 from astune.schema.plain_json import encoded
@@ -142,7 +143,8 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        return not self._exited.done()
+        """Whether the process exists, asked of the system: the loop learns of an end a moment later."""
+        return not self._exited.done() and started_at(self._pid) is not None
 
     async def call(self, name: str, *, timeout_s: float, **given: Any) -> Any:
         """Return what the process answers.

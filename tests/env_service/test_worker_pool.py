@@ -1,11 +1,13 @@
-"""A pool of the service's processes, when the one that all are forked from has just died."""
+"""A pool of the service's processes, some of which have died a moment ago."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from functools import partial
 
+import pytest
 from service_stage import is_running, world
 from waiting import eventually
 
@@ -18,14 +20,52 @@ async def test_a_prepared_process_that_is_not_yet_seen_to_be_dead_is_replaced() 
     await pool.open()
     try:
         dead = await prepared_in(await pool.take())
-        os.kill(dead, signal.SIGKILL)
-        eventually(lambda: not is_running(dead), "its end")  # the loop, which would see it, stands still meanwhile
+        kill_unseen(dead)
         assert await prepared_in(await pool.take()) != dead
     finally:
         await pool.aclose()
 
 
+@pytest.mark.parametrize("kind", ["Counter", "Prepared"])  # started, and forked
+@pytest.mark.parametrize("order", ["returned first", "waited for first"])
+async def test_a_process_that_is_not_yet_seen_to_be_dead_is_not_given_out(kind: str, order: str) -> None:
+    pool = WorkerPool(partial(Worker.start, "astune.env_service._worker", world(kind), name="ours"), warm=0)
+    await pool.open()
+    returned = await pool.take()
+    try:
+        dead = await pid_of(returned)
+        await returned.call("close", timeout_s=60)
+        if order == "returned first":
+            await pool.give_back(returned)
+            kill_unseen(dead)
+            taken = await pool.take()
+        else:
+            waiting = asyncio.ensure_future(pool.take())
+            await asyncio.sleep(0)  # it waits now
+            kill_unseen(dead)
+            await pool.give_back(returned)
+            taken = await waiting
+        assert await pid_of(taken) != dead
+        await taken.end()
+    finally:
+        await pool.aclose()
+
+
+def kill_unseen(pid: int) -> None:
+    """Kill the process while the loop, which would see its end, stands still."""
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not is_running(pid), "its end")
+
+
 async def prepared_in(worker: Worker) -> int:
+    return (await info_of(worker))["prepared_in"]
+
+
+async def pid_of(worker: Worker) -> int:
+    return (await info_of(worker))["pid"]
+
+
+async def info_of(worker: Worker) -> dict[str, int]:
     await worker.call("create", timeout_s=60, instance_id="i", task={"task_id": "a", "main_query": "go"}, seed=0)
     step = await worker.call("step", timeout_s=60, action={"role": "assistant", "content": "pid"})
-    return step["info"]["prepared_in"]
+    return step["info"]
