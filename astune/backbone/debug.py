@@ -106,10 +106,9 @@ async def debug(
                     split="train",
                     num_repeat=1,
                 )
-            after = engine.stats()
+            counted = engine.stats() - before
             drop_untrained(groups, NOT_TRAINED)
-            balance = pool.balance(groups, before, after)
-            rollouts = RolloutResult(groups, before, after, clock.seconds["rollout"], balance)
+            rollouts = RolloutResult(groups, counted, clock.seconds["rollout"], pool.balance(groups, counted))
             ledger.record_untrained(rollouts, seconds=clock.seconds)
     return groups
 

@@ -144,11 +144,11 @@ class _Player:
         before = engine.stats()
         with clock.phase("validation" if split == "validation" else "rollout"):
             groups = await pool.run_groups(tasks, step=self.ledger.step, split=split, num_repeat=num_repeat)
-        after, failed = engine.stats(), [group.dropped for group in groups if group.dropped is not None]
+        counted, failed = engine.stats() - before, [group.dropped for group in groups if group.dropped is not None]
         if split == "train":
             drop_untrained(groups, NOT_TRAINED)
-        balance = pool.balance(groups, before, after)
-        return RolloutResult(groups, before, after, sum(clock.seconds.values()), balance), failed
+        balance = pool.balance(groups, counted)
+        return RolloutResult(groups, counted, sum(clock.seconds.values()), balance), failed
 
     async def measure(self, prompts: Prompts, held_out: Sequence[Task]) -> None:
         """Success on the held-out tasks, as a measurement of the present step."""

@@ -74,6 +74,10 @@ class EngineStats:
         """Return them with some raised, by name."""
         return replace(self, **{name: getattr(self, name) + n for name, n in more.items()})
 
+    def __sub__(self, earlier: EngineStats) -> EngineStats:
+        """Return what was counted since an earlier reading."""
+        return EngineStats(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+
     @classmethod
     def total(cls, each: Iterable[EngineStats]) -> EngineStats:
         """Return the counters of several engines together."""

@@ -9,14 +9,14 @@ from astune.rollout.episode import INTERRUPTED
 from astune.schema import EpisodeGroup, TokenBalance, trained_and_masked
 
 
-def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-    """Every token that the engine sampled between two readings of its counters, in exactly one account.
+def token_balance(groups: Sequence[EpisodeGroup], counted: EngineStats) -> TokenBalance:
+    """Every token that the engine sampled, in exactly one account.
 
     Args:
-        groups: all groups of the time in between, with their failed attempts.
-        before, after: the engine's counters, read while no call was running.
+        groups: all groups of the time in which the engine counted, with their failed attempts.
+        counted: the difference of two readings of its counters, made while no call was running.
     """
-    balance = TokenBalance(sampled=after.sampled_tokens - before.sampled_tokens)
+    balance = TokenBalance(sampled=counted.sampled_tokens)
     for group in groups:
         for episode in group.episodes:
             if group.dropped is None:
@@ -28,6 +28,6 @@ def token_balance(groups: Sequence[EpisodeGroup], before: EngineStats, after: En
         for episode in group.failed_attempts:
             account = INTERRUPTED if episode.error == INTERRUPTED else "attempt failed"
             balance.dropped[account] += episode.forest.sampled_tokens()
-    balance.dropped["cancelled call"] += after.cancelled_tokens - before.cancelled_tokens
+    balance.dropped["cancelled call"] += counted.cancelled_tokens
     balance.dropped += type(balance.dropped)()  # omits accounts of zero tokens
     return balance

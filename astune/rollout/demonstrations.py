@@ -84,9 +84,9 @@ class DemonstrationPool:
         temperature = temperature_of(self._config, split) if temperature is None else temperature
         return [self._group(EpisodeRequest(task, split, step, at, temperature)) for at, task in enumerate(tasks)]
 
-    def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
+    def balance(self, groups: Sequence[EpisodeGroup], counted: EngineStats) -> TokenBalance:
         """Count the assistant's tokens of given answers in place of sampled ones."""
-        balance = token_balance(groups, before, after)
+        balance = token_balance(groups, counted)
         balance.sampled += sum(_tokens_in(group) for group in groups if _is_given(group))
         return balance
 

@@ -156,9 +156,9 @@ class RolloutPool:
         self._tools_seen = self._tools_seen or warn_of_unread_calls(groups)
         return groups
 
-    def balance(self, groups: Sequence[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-        """Token accounting between two readings of the engine's counters, which do not count episodes that are kept."""
-        balance = token_balance(groups, before, after)
+    def balance(self, groups: Sequence[EpisodeGroup], counted: EngineStats) -> TokenBalance:
+        """Token accounting of what the engine counted, to which episodes that are kept do not belong."""
+        balance = token_balance(groups, counted)
         for group in groups:
             kept = (each for each in (*group.episodes, *group.failed_attempts) if each.episode_id in self._kept_ids)
             balance.sampled += sum(episode.forest.sampled_tokens() for episode in kept)

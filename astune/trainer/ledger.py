@@ -46,20 +46,19 @@ OnRecord = Callable[[int, Split, dict[str, float]], None]
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """Groups of episodes, and what the engine did for them between two readings of its counters.
+    """Groups of episodes, and what the engine `counted` for them: the difference of two readings of its counters.
 
     `balance` accounts for the sampled tokens as if all groups that are not dropped were trained.
     """
 
     groups: list[EpisodeGroup]
-    before: EngineStats
-    after: EngineStats
+    counted: EngineStats
     seconds: float
     balance: TokenBalance
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the episodes and the engine, under the names that every backbone reports."""
-        return episode_metrics(self.groups) | engine_metrics(self.before, self.after, self.seconds)
+        return episode_metrics(self.groups) | engine_metrics(self.counted, self.seconds)
 
 
 def drop_without_variance(groups: Iterable[EpisodeGroup], algorithm: Algorithm) -> None:

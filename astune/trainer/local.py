@@ -31,8 +31,8 @@ class Rollouts(Protocol):
 
     async def run_groups(self, tasks: list[Task], *, step: int, split: Split) -> list[EpisodeGroup]: ...
 
-    def balance(self, groups: list[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
-        """Account for what the engine sampled between two readings of its counters."""
+    def balance(self, groups: list[EpisodeGroup], counted: EngineStats) -> TokenBalance:
+        """Account for what the engine sampled, as it counted it."""
         ...
 
 
@@ -172,9 +172,8 @@ class LocalTrainer:
         self._ledger.record_validation(self._ledger.step, rollouts, seconds=self._clock.seconds)
 
     def _rolled_out(self, groups: list[EpisodeGroup], before: EngineStats, phase: str) -> RolloutResult:
-        after = self._engine.stats()
-        balance = self._rollouts.balance(groups, before, after)
-        return RolloutResult(groups, before, after, self._clock.seconds[phase], balance)
+        counted = self._engine.stats() - before
+        return RolloutResult(groups, counted, self._clock.seconds[phase], self._rollouts.balance(groups, counted))
 
     @property
     def _is_over(self) -> bool:

@@ -65,14 +65,12 @@ def success_of_all(measures: dict[str, float], expected: int) -> float:
     return measures.get("reward/success_rate", 0.0) * measures["episodes/finished"] / max(1, expected)
 
 
-def engine_metrics(before: EngineStats, after: EngineStats, seconds: float) -> dict[str, float]:
-    """Measure the engine between two readings of its counters, `seconds` apart."""
-    prompt = after.prompt_tokens - before.prompt_tokens
-    prefilled = after.prefilled_tokens - before.prefilled_tokens
-    sampled = after.sampled_tokens - before.sampled_tokens
+def engine_metrics(counted: EngineStats, seconds: float) -> dict[str, float]:
+    """Measure the engine by the difference of two readings of its counters, `seconds` apart."""
+    prompt, sampled = counted.prompt_tokens, counted.sampled_tokens
     return {
         "engine/prompt_tokens": float(prompt),
-        "engine/cached_rate": 1.0 - prefilled / prompt if prompt else 0.0,
+        "engine/cached_rate": 1.0 - counted.prefilled_tokens / prompt if prompt else 0.0,
         "engine/sampled_tokens": float(sampled),
         "engine/tokens_per_s_in": prompt / seconds,
         "engine/tokens_per_s_out": sampled / seconds,

@@ -82,7 +82,7 @@ async def played(stage: Stage, split: Split = "train") -> list[Episode]:
     """Two episodes with their failed attempts, of which every token is accounted for."""
     tasks, before = [task_of(split, metadata={"answer": "SECRET", "repo": "a/b"})], stage.engine.stats()
     groups = await stage.pool.run_groups(tasks, step=1, split=split, num_repeat=2, temperature=1.0)
-    assert stage.pool.balance(groups, before, stage.engine.stats()).difference == 0
+    assert stage.pool.balance(groups, stage.engine.stats() - before).difference == 0
     return [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
 
 

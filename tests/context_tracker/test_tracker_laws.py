@@ -175,9 +175,7 @@ def test_every_sampled_token_is_in_one_account(
     task = Task(task_id="t", main_query="q")
     episode = Episode("e", task, "train", 1, 0, 1, 0, forest, "failed")
     sampled = sum(len(completion.token_ids) for _, completion in talk.calls)
-    balance = token_balance(
-        [EpisodeGroup(task, [episode], dropped=dropped)], EngineStats(), EngineStats(sampled_tokens=sampled)
-    )
+    balance = token_balance([EpisodeGroup(task, [episode], dropped=dropped)], EngineStats(sampled_tokens=sampled))
     assert balance.difference == 0
     assert balance.trained == (sampled if trained and dropped is None else 0)
     assert balance.trained == (sum(timeline.n_trained for timeline in episode.timelines) if dropped is None else 0)

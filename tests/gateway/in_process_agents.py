@@ -95,7 +95,7 @@ async def played(renderer: Any, agent: Callable[[AstuneProxy], Awaitable[Pieces]
         "answers": sum(node.sampled for node in episode.forest.nodes),
         "forks": [node.fork_cause for node in episode.forest.nodes if node.fork_cause],
         "faults": list(map(str, faults(episode.forest, renderer))),
-        "balance": stage.pool.balance(groups, before, stage.engine.stats()).difference,
+        "balance": stage.pool.balance(groups, stage.engine.stats() - before).difference,
     }
 
 

@@ -146,7 +146,7 @@ async def train(renderer: Any, folder: Path, port: int, n_tasks: int, life: int)
     )
     before = engine.stats()
     groups = await stage.play(tasks, step=life)
-    balance = stage.pool.balance(groups, before, engine.stats())
+    balance = stage.pool.balance(groups, engine.stats() - before)
     books.write(kind="end", difference=balance.difference, task="")
 
 

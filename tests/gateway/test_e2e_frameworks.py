@@ -146,7 +146,7 @@ def play(
     async def step() -> tuple[list[Episode], TokenBalance]:
         before = stage.engine.stats()
         groups = await stage.play([task_of()], num_repeat=num_repeat)
-        balance = stage.pool.balance(groups, before, stage.engine.stats())
+        balance = stage.pool.balance(groups, stage.engine.stats() - before)
         return [*groups[0].episodes, *groups[0].failed_attempts], balance
 
     episodes, balance = asyncio.run(step())

@@ -56,7 +56,7 @@ def play(renderer: Any, seed: int, n_calls: int) -> None:
         forks = [node for node in episode.forest.nodes if node.fork_cause]
         assert len(forks) == conversations - 1, "conversations share their beginning, and none forks later"
         assert not list(faults(episode.forest, renderer))
-        balance = stage.pool.balance(groups, before, engine.stats())
+        balance = stage.pool.balance(groups, engine.stats() - before)
         assert balance.difference == 0
         assert met.total() - met["none"] >= n_calls // 8
 

@@ -75,7 +75,7 @@ def played(renderer: Any, agent: Agent, stream: bool) -> tuple[Episode, list[Any
     async def step() -> Episode:
         before = engine.stats()
         groups = await stage.play([task_of()])
-        assert stage.pool.balance(groups, before, engine.stats()).difference == 0
+        assert stage.pool.balance(groups, engine.stats() - before).difference == 0
         (episode,) = groups[0].episodes or groups[0].failed_attempts
         return episode
 

@@ -63,7 +63,7 @@ async def run(renderer: Renderer, workflow: type, texts: list[str], **rollout: A
     pool = RolloutPool(engine, renderer, workflow, EnvironmentJudge(), config)
     before = engine.stats()
     [group] = await pool.run_groups([TASK], step=1, split="train", num_repeat=2, temperature=1.0)
-    return group, pool.balance([group], before, engine.stats()), engine
+    return group, pool.balance([group], engine.stats() - before), engine
 
 
 async def test_a_react_agent_solves_a_task_in_two_turns_and_every_token_is_accounted_for(renderer: Renderer) -> None:

@@ -66,7 +66,7 @@ async def play(
     pool = RolloutPool(engine, load_renderer(folder), workflow, PLEASED, settings, watcher)
     before = engine.stats()
     groups = await pool.run_groups([task("1"), task("2")], step=1, split=split, num_repeat=4, temperature=1.0)
-    balance = pool.balance(groups, before, engine.stats())
+    balance = pool.balance(groups, engine.stats() - before)
     await engine.aclose()
     advantages = [[1.0, -1.0, 0.5, -0.5] for group in groups if group.dropped is None]
     return TrainingBatch(1, [group for group in groups if group.dropped is None], advantages), balance, watcher

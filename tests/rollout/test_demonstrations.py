@@ -98,7 +98,7 @@ async def test_a_step_of_demonstrations_accounts_for_every_token(renderer: Rende
     assert [len(group.episodes) for group in groups] == [1, 0, 1, 1]
     assert groups[1].dropped is not None
     assert groups[1].dropped.startswith("no demonstration: task b")
-    balance = pool.balance(groups, before, stage.engine.stats())
+    balance = pool.balance(groups, stage.engine.stats() - before)
     assert balance.difference == 0
     assert balance.trained == balance.sampled > 0
     assert [episode.task.task_id for episode in stage.watcher.finished] == ["a", "c", "d"]

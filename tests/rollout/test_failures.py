@@ -193,7 +193,7 @@ async def test_a_failing_episode_is_retried_then_its_group_dropped_with_the_caus
         assert all(part in (episode.error or "") for part in expected), episode.error
     assert group.dropped is not None
     assert group.dropped.startswith("group incomplete: ")
-    assert playing.pool.balance([group], before, playing.engine.stats()).difference == 0
+    assert playing.pool.balance([group], playing.engine.stats() - before).difference == 0
     assert not playing.engine.open_sessions
 
 
@@ -511,7 +511,7 @@ async def test_a_step_out_of_time_keeps_the_groups_that_are_complete(stage: Call
     done, late = await playing.play([task("a"), task("b")])
     assert done.dropped is None
     assert late.dropped == f"step out of time: {INTERRUPTED}"
-    balance = playing.pool.balance([done, late], before, playing.engine.stats())
+    balance = playing.pool.balance([done, late], playing.engine.stats() - before)
     assert balance.difference == 0
     assert balance.dropped[INTERRUPTED] == len(HELLO) + 1
     assert running_tasks() == []
@@ -524,7 +524,7 @@ async def test_an_episode_whose_world_closes_beyond_the_deadline_stays_in_the_bo
     before = playing.engine.stats()
     [late] = await playing.play([task(env_type=world("SlowToClose"))])
     assert late.dropped == f"step out of time: {INTERRUPTED}"
-    balance = playing.pool.balance([late], before, playing.engine.stats())
+    balance = playing.pool.balance([late], playing.engine.stats() - before)
     assert (balance.difference, balance.dropped[INTERRUPTED]) == (0, balance.sampled)
     assert balance.sampled > 0
     assert running_tasks() == []

@@ -78,7 +78,7 @@ async def test_a_group_with_a_failed_episode_is_not_judged_and_no_token_is_lost(
         "WorkflowError"
     ]
     assert not played.watcher.finished
-    assert played.pool.balance([group], before, played.engine.stats()).difference == 0
+    assert played.pool.balance([group], played.engine.stats() - before).difference == 0
 
 
 async def test_a_judge_that_fails_drops_its_group_and_gives_no_reward(stage: Callable[..., Stage]) -> None:

@@ -71,7 +71,7 @@ async def test_kept_episodes_are_not_played_again_and_their_tokens_count_once(st
     assert group.episodes[:2] == before.episodes[:2]
     assert group.failed_attempts == [failed]
     assert playing.watcher.started == [group.episodes[2].episode_id] == [before.episodes[2].episode_id]
-    balance = playing.pool.balance([group], counted, playing.engine.stats())
+    balance = playing.pool.balance([group], playing.engine.stats() - counted)
     assert balance.difference == 0
     said = failed.forest.sampled_tokens()
     assert (balance.sampled, balance.trained) == (4 * said, 3 * said)
@@ -341,7 +341,7 @@ async def test_only_targets_are_trained(targets: Any, stage: Callable[..., Stage
     playing = stage(Wolves)
     before = playing.engine.stats()
     [group] = await playing.play([task()])
-    balance = playing.pool.balance([group], before, playing.engine.stats())
+    balance = playing.pool.balance([group], playing.engine.stats() - before)
     assert (balance.trained, balance.masked["not a training target"], balance.difference) == (4, 4, 0)
     assert [timeline.agent for timeline in group.episodes[0].timelines] == ["Alice", "Bob"]
     assert group.episodes[0].targets == {"Alice": "wolf", "Bob": "wo"}
@@ -424,7 +424,7 @@ async def test_the_books_of_a_step_balance_whatever_happens(
     for group in groups:
         if group.dropped is None and len(set(group.rewards)) == 1:
             group.dropped = "group has no variance"
-    balance = playing.pool.balance(groups, before, playing.engine.stats())
+    balance = playing.pool.balance(groups, playing.engine.stats() - before)
     assert balance.difference == 0, balance
     trained = sum(t.n_trained for g in groups if g.dropped is None for e in g.episodes for t in e.timelines)
     assert balance.trained == trained

@@ -51,8 +51,9 @@ async def test_the_display_sees_what_episodes_wait_for_and_how_many_tokens_come_
         groups = await playing
         after = engine.stats()
         assert (progress.waiting, progress.finished, progress.waits().total()) == (0, 5, 0)
-        assert stage.pool.balance(groups, before, after).difference == 0
-        measures = engine_metrics(before, after, 2.0)
+        counted = after - before
+        assert stage.pool.balance(groups, counted).difference == 0
+        measures = engine_metrics(counted, 2.0)
         n_sampled = 5 * 2 * (len(HELLO) + 1)
         assert measures["engine/sampled_tokens"] == n_sampled
         assert measures["engine/tokens_per_s_out"] == n_sampled / 2.0
@@ -83,5 +84,5 @@ async def test_the_episodes_of_a_server_that_dies_are_run_again_on_another_one_a
         assert all(group.dropped is None for group in groups)
         assert len(watcher.failed) == 3
         assert all("/v1/completions" in (episode.error or "") for episode in watcher.failed)
-        assert stage.pool.balance(groups, before, engine.stats()).difference == 0
+        assert stage.pool.balance(groups, engine.stats() - before).difference == 0
         await engine.aclose()

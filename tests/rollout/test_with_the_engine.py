@@ -87,7 +87,7 @@ async def test_deterministic_episodes_are_equal_to_the_last_bit_whatever_the_tim
         pool, engine, _ = new_pool(tiny_folder, workflow, deterministic=True, max_env_worker=max_env_worker)
         tasks = [task(str(i)) for i in range(3)]
         groups = await pool.run_groups(tasks, step=1, split="train", num_repeat=2, temperature=1.0)
-        assert pool.balance(groups, type(engine.stats())(), engine.stats()).difference == 0
+        assert pool.balance(groups, engine.stats()).difference == 0
         runs.append(groups)
         await engine.aclose()
     assert sampled(runs[0]) == sampled(runs[1]) == sampled(runs[2])
@@ -99,7 +99,7 @@ async def test_the_recorded_logprobs_are_finite_and_every_token_is_booked(tiny_f
     pool, engine, _ = new_pool(tiny_folder, deterministic=False)
     before = engine.stats()
     groups = await pool.run_groups([task("1"), task("2")], step=1, split="train", num_repeat=4, temperature=1.0)
-    balance = pool.balance(groups, before, engine.stats())
+    balance = pool.balance(groups, engine.stats() - before)
     assert balance.difference == 0
     assert balance.trained == balance.sampled > 0
     assert all(
@@ -119,7 +119,7 @@ async def test_a_step_cut_by_its_deadline_balances_with_the_calls_that_were_canc
     groups = await pool.run_groups(
         [task(str(i)) for i in range(16)], step=1, split="train", num_repeat=8, temperature=1.0
     )
-    balance = pool.balance(groups, before, engine.stats())
+    balance = pool.balance(groups, engine.stats() - before)
     assert balance.difference == 0
     assert balance.dropped["cancelled call"] > 0
     assert (groups[-1].dropped or "").startswith("step out of time")

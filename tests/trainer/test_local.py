@@ -59,7 +59,7 @@ class Rollouts:
             self.store.append(each)
         return made
 
-    def balance(self, groups: list[EpisodeGroup], before: EngineStats, after: EngineStats) -> TokenBalance:
+    def balance(self, groups: list[EpisodeGroup], counted: EngineStats) -> TokenBalance:
         return TokenBalance(sampled=2 * sum(len(group.episodes) for group in groups), masked=Counter())
 
 

@@ -64,7 +64,7 @@ def rows_of_engine(report: StepReport, batch: TrainingBatch) -> list[TrainedRow]
 
 def recorded(folder: Path, groups: list[EpisodeGroup], batch: TrainingBatch, report: StepReport) -> MetricsLine:
     sampled = sum(each.forest.sampled_tokens() for group in groups for each in group.episodes)
-    before, after = EngineStats(), EngineStats(prompt_tokens=100, sampled_tokens=sampled)
+    counted = EngineStats(prompt_tokens=100, sampled_tokens=sampled)
     run = RunDirectory.create(folder, "experiment")
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         for group in groups:
@@ -73,7 +73,7 @@ def recorded(folder: Path, groups: list[EpisodeGroup], batch: TrainingBatch, rep
         ledger = StepLedger(
             SETTINGS, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, n_validation_tasks=0
         )
-        rollouts = RolloutResult(groups, before, after, 2.0, token_balance(groups, before, after))
+        rollouts = RolloutResult(groups, counted, 2.0, token_balance(groups, counted))
         ledger.record_step(batch, rollouts, report, seconds={"rollout": 2.0, "train": 1.0, "sync": 0.5}, order={})
     [line] = run.metrics()
     return line

@@ -189,7 +189,7 @@ def test_a_step_accounts_for_every_token_that_a_rule_left_out(small_folder: Path
     ]
     policy = PolicyTrainer.load(small_folder, settings)
     sampled = sum(one.forest.sampled_tokens() for own in groups for one in own.episodes)
-    before, after = EngineStats(), EngineStats(sampled_tokens=sampled)
+    counted = EngineStats(sampled_tokens=sampled)
     run = RunDirectory.create(tmp_path, "experiment")
     with run, run.open_episodes() as episodes, run.open_metrics() as metrics:
         for own in groups:
@@ -198,7 +198,7 @@ def test_a_step_accounts_for_every_token_that_a_rule_left_out(small_folder: Path
         ledger = StepLedger(
             settings, episodes=episodes, metrics=metrics, checkpoints=run.checkpoints, n_validation_tasks=0
         )
-        rollouts = RolloutResult(groups, before, after, 1.0, token_balance(groups, before, after))
+        rollouts = RolloutResult(groups, counted, 1.0, token_balance(groups, counted))
         batch = ledger.batch(1, rollouts, policy.algorithm)
         report = policy.step(batch) if batch.groups else None
         ledger.record_step(batch, rollouts, report, seconds={"train": 1.0}, order={})

@@ -26,7 +26,7 @@ def play(renderer: Renderer, tokenizer: Any) -> Play:
         pool = RolloutPool(engine, renderer, overrides.get("workflow", workflow), load_judge(config), config)
         before = engine.stats()
         [group] = await pool.run_groups([task], step=1, split="train", num_repeat=2, temperature=1.0)
-        assert pool.balance([group], before, engine.stats()).difference == 0
+        assert pool.balance([group], engine.stats() - before).difference == 0
         return group
 
     return run

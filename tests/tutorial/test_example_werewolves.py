@@ -122,7 +122,7 @@ async def test_games_of_the_model_are_recorded_by_role_and_betray_nothing(path: 
     games = open_task_reader(config.task_reader).read()
     assert len(games.training) == 1000
     [group] = await pool.run_groups(games.training[1:2], step=1, split="train", num_repeat=4, temperature=1.0)
-    assert pool.balance([group], before, engine.stats()).difference == 0
+    assert pool.balance([group], engine.stats() - before).difference == 0
     assert len(group.episodes) == 4, [episode.error for episode in group.failed_attempts]
     deals = [episode.targets for episode in group.episodes]
     trained = {"werewolf", "villager"} if path == "both.yaml" else {"werewolf"}

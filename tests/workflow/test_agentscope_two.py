@@ -56,7 +56,7 @@ def played(renderer: Any, workflow: type[Workflow], *answers: dict[str, Any], **
     async def step() -> Episode:
         before = stage.engine.stats()
         (group,) = groups = await stage.play([task_of()])
-        assert stage.pool.balance(groups, before, stage.engine.stats()).difference == 0
+        assert stage.pool.balance(groups, stage.engine.stats() - before).difference == 0
         (episode,) = [*group.episodes, *group.failed_attempts]
         return episode
 

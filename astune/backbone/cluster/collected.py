@@ -158,5 +158,5 @@ def _result(taken: Sequence[_Group]) -> RolloutResult:
     """The groups, and what the servers did for them from the first episode's begin to the last group's end."""
     groups = [one.group for one in taken]
     seconds = max((one.ended_at for one in taken), default=0.0) - min((one.began_at for one in taken), default=0.0)
-    before, after = EngineStats(), EngineStats.total(one.stats for one in taken)
-    return RolloutResult(groups, before, after, max(seconds, 1e-9), token_balance(groups, before, after))
+    counted = EngineStats.total(one.stats for one in taken)
+    return RolloutResult(groups, counted, max(seconds, 1e-9), token_balance(groups, counted))
