@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from astune.app.beside import telling_the_end
 from astune.app.console import Console
 from astune.app.debugging import Episodes, require_one_without_error, shown_tracebacks
 from astune.app.evaluation import Evaluation, measure, with_model
@@ -148,10 +147,7 @@ def execute(experiment: Experiment, flags: CompanionFlags, console: Console) -> 
     Raises:
         AstuneError: it could not start, or failed.
     """
-    with (
-        telling_the_end(experiment.config.experiment_name, console) as tell_of,
-        prepared(experiment, flags, console, tell_of) as job,
-    ):
+    with prepared(experiment.config.experiment_name, lambda: experiment, flags, console) as job:
         if experiment.backbone.trains:
             return Run(job.train(console).path)
         observer = Episodes(console)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from astune.app.beside import Ready, known_as_run, made_ready
+from astune.app.beside import Ready, known_as_run, made_ready, telling_the_end
 from astune.app.console import Console
 from astune.app.display import open_display
 from astune.app.experiment import Experiment, changes
@@ -51,14 +51,22 @@ class Job:
 
 
 @contextmanager
-def prepared(
-    experiment: Experiment, flags: CompanionFlags, console: Console, tell_of: Callable[[RunDirectory], None]
-) -> Iterator[Job]:
-    """Load the user's parts and start the companions; end them when the block ends.
+def prepared(title: str, read: Callable[[], Experiment], flags: CompanionFlags, console: Console) -> Iterator[Job]:
+    """Read the experiment, load the user's parts and start the companions; end them when the block ends.
+
+    However it ends, the message about the end is sent.
 
     Args:
-        tell_of: receives the run once its folder exists.
+        title: name of the experiment, for the message about a start that failed.
     """
+    with telling_the_end(title, console) as tell_of, _with_companions(read(), flags, console, tell_of) as job:
+        yield job
+
+
+@contextmanager
+def _with_companions(
+    experiment: Experiment, flags: CompanionFlags, console: Console, tell_of: Callable[[RunDirectory], None]
+) -> Iterator[Job]:
     config, backbone = experiment.config, experiment.backbone
     if flags.ray:
         give_ray_head_a_token()

@@ -10,7 +10,6 @@ from typing import Literal
 import yaml
 from rich.table import Table
 
-from astune.app.beside import telling_the_end
 from astune.app.console import Console
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
@@ -32,10 +31,9 @@ def search_or_plan(
         return train_or_plan(request)
     console = Console()
     try:
-        with (
-            telling_the_end(f"{request.title}, prompts", console) as tell_of,
-            prepared(_with_steps(request.experiment()), companions, console, tell_of) as job,
-        ):
+        with prepared(
+            f"{request.title}, prompts", lambda: _with_steps(request.experiment()), companions, console
+        ) as job:
             _report(job.train(console), console)
     except KeyboardInterrupt:  # the run has reported it
         return EXIT_INTERRUPTED

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from astune.app.beside import load_checked, telling_the_end
+from astune.app.beside import load_checked
 from astune.app.console import Console
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
@@ -60,17 +60,15 @@ def train_or_plan(request: Request) -> int:
     if request.plan is not None:
         return _print_plan(request.experiment(), request.companions, console, in_full=request.plan == "full")
     try:
-        with telling_the_end(request.title, console) as tell_of:
-            experiment = request.experiment()
-            with prepared(experiment, request.companions, console, tell_of) as job:
-                if experiment.backbone.trains:
-                    from astune.cli._report import report_run
+        with prepared(request.title, request.experiment, request.companions, console) as job:
+            if job.experiment.backbone.trains:
+                from astune.cli._report import report_run
 
-                    report_run(job.train(console), console)
-                else:
-                    from astune.cli._debug import debug_episodes
+                report_run(job.train(console), console)
+            else:
+                from astune.cli._debug import debug_episodes
 
-                    debug_episodes(job, console, with_viewer=request.companions.logview)
+                debug_episodes(job, console, with_viewer=request.companions.logview)
     except KeyboardInterrupt:  # the run has reported it
         return EXIT_INTERRUPTED
     return 0
