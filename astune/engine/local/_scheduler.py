@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import random
 from array import array
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -38,20 +39,17 @@ _WORTH_WAITING_FOR = 16
 """A request waits one step for another's prefill when it can then copy at least this many more tokens."""
 
 
-class Waiter(Protocol):
-    """Requester; receives exactly one result."""
-
-    def finish(self, result: Completion | EngineError) -> None: ...
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class Request:
-    """A call of `generate` on its way through the engine."""
+    """A call of `generate` on its way through the engine; its caller awaits the future."""
 
     prompt: array[int]
     params: SamplingParams
     session: str
-    waiter: Waiter
+    future: Future[Completion]
     matcher: Matcher | None = None
     """Follows the completion through its grammar; None where the model is free."""
     on_token: OnToken = ignore_token
@@ -84,7 +82,7 @@ class _Work:
 
 
 class Scheduler:
-    """Requests in, completions to their waiters; `step` is one forward pass."""
+    """Requests in, completions to their callers; `step` is one forward pass."""
 
     def __init__(
         self,
@@ -106,26 +104,29 @@ class Scheduler:
         self.open_sessions: set[str] = set()
         self.version = 0
         self._stats = EngineStats()
-        self._outcomes: list[tuple[Waiter, Completion | EngineError]] = []
+        self._outcomes: list[tuple[Future[Completion], Completion | EngineError]] = []
 
     @property
     def stats(self) -> EngineStats:
         return replace(self._stats, running=len(self.running), waiting=len(self.waiting))
 
-    def deliver(self) -> None:
-        """Deliver finished requests, after the counters were published, so that these include them."""
-        for waiter, outcome in self._outcomes:
-            waiter.finish(outcome)
-        self._outcomes = []
+    def deliver(self) -> int:
+        """Deliver finished requests, after the counters were published, so that these include them.
+
+        Returns the number of tokens in completions whose callers had gone.
+        """
+        outcomes, self._outcomes = self._outcomes, []
+        unread = [outcome for future, outcome in outcomes if not settle(future, outcome)]
+        return sum(len(outcome.token_ids) for outcome in unread if isinstance(outcome, Completion))
 
     def forget(self) -> None:
         """Drop every cached key and value; only while nothing runs."""
         self._cache.reset()
 
     def fail_all(self, error: EngineError) -> None:
-        """Forget the requests; their waiters get the error with the next delivery."""
+        """Forget the requests; their callers get the error with the next delivery."""
         self._count(cancelled_tokens=sum(len(request.token_ids) for request in self.running))
-        self._outcomes.extend((request.waiter, error) for request in [*self.running, *self.waiting])
+        self._outcomes.extend((request.future, error) for request in [*self.running, *self.waiting])
         self.running, self.waiting = [], []
 
     def drop_cancelled(self) -> None:
@@ -266,7 +267,7 @@ class Scheduler:
         if request.problem is not None:
             self._count(cancelled_tokens=len(request.token_ids))
             self._leave(request)
-            self._outcomes.append((request.waiter, request.problem))
+            self._outcomes.append((request.future, request.problem))
             return
         if request.matcher is not None:
             request.matcher.accept(drawn.token)
@@ -276,7 +277,7 @@ class Scheduler:
             self._leave(request)
             reason = "stop" if stopped else "length"
             completion = Completion(request.token_ids, request.logprobs, reason, self.version, request.cached_tokens)
-            self._outcomes.append((request.waiter, completion))
+            self._outcomes.append((request.future, completion))
 
     def _leave(self, request: Request) -> None:
         self._cache.release(_slot_of(request))
@@ -284,6 +285,17 @@ class Scheduler:
 
     def _count(self, **more: int) -> None:
         self._stats = self._stats.plus(**more)
+
+
+def settle(future: Future[T], outcome: T | EngineError) -> bool:
+    """Give a caller its result, or an error of its own; False where the caller was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return False
+    if isinstance(outcome, EngineError):
+        future.set_exception(EngineError(outcome.message, hint=outcome.hint))
+    else:
+        future.set_result(outcome)
+    return True
 
 
 def _allowed(sampling: list[_Work]) -> dict[int, Bits]:

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from astune.engine.adapters import AdapterSource, initial_adapter
 from astune.engine.base import EngineStats, OnToken, WeightsSource, ignore_token, require_context
 from astune.engine.cpu_threads import end_idle_helpers
 from astune.engine.local._hf_model import HfModel, TokenModel, load_transformers
-from astune.engine.local._scheduler import Request, Scheduler
+from astune.engine.local._scheduler import Request, Scheduler, settle
 from astune.engine.local.allocator import give_back_freed_memory, set_up_cpu_memory
 from astune.engine.local.context_bounds import require_within_bounds
 from astune.engine.local.cpu_llama import CpuLlama, is_supported
@@ -82,7 +83,8 @@ class InProcessEngine:
         """The last session was closed, and the cache goes when nothing runs."""
         self._has_weights = True
         """Whether requests can run; the worker's own."""
-        self._late_cancelled_tokens = 0
+        self._unread_tokens = 0
+        """Tokens of completions whose callers had gone when they were done."""
         self._stats = EngineStats()
         self._end: EngineError | None = None
         self._thread = threading.Thread(target=self._work, name="astune-engine", daemon=True)
@@ -165,23 +167,22 @@ class InProcessEngine:
         prompt = array("q", prompt_ids)
         self._check(prompt, params)
         matcher = await self._matcher(params.constraint) if params.constraint else None
-        waiter = _Waiter(self)
-        request = Request(prompt, params, session, waiter, matcher, on_token)
+        future: Future[Completion] = Future()
+        request = Request(prompt, params, session, future, matcher, on_token)
         with self._changed:
             self._raise_if_ended()
             self._arrived.append(request)
             self._changed.notify()
         try:
-            completion = await waiter.future
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
+            done = not future.cancel()
             with self._changed:
                 request.cancelled = True
+                if done and future.exception() is None:
+                    self._unread_tokens += len(future.result().token_ids)
                 self._changed.notify()
-            waiter.discard()
             raise
-        if not isinstance(completion, Completion):
-            raise EngineError(f"a completion was awaited, {type(completion).__name__} came")
-        return completion
 
     async def load_weights(self, source: WeightsSource) -> int:
         """Wait until nothing runs; requests that come meanwhile wait for the new weights."""
@@ -208,17 +209,17 @@ class InProcessEngine:
         return await self._load(take, source.version)
 
     async def _load(self, take: Callable[[], None], version: int) -> int:
-        waiter = _Waiter(self)
+        future: Future[None] = Future()
         with self._changed:
             self._raise_if_ended()
-            self._loads.append(_Load(take, version, waiter))
+            self._loads.append(_Load(take, version, future))
             self._changed.notify()
-        await waiter.future
+        await asyncio.wrap_future(future)
         return version
 
     def stats(self) -> EngineStats:
         with self._changed:
-            return self._stats.plus(waiting=len(self._arrived), cancelled_tokens=self._late_cancelled_tokens)
+            return self._stats.plus(waiting=len(self._arrived), cancelled_tokens=self._unread_tokens)
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self.stop)
@@ -230,11 +231,6 @@ class InProcessEngine:
                 self._end = EngineError("the engine is closed")
             self._changed.notify()
         self._thread.join()
-
-    def count_unread(self, completion: Completion) -> None:
-        """A completion whose caller had gone when it was done."""
-        with self._changed:
-            self._late_cancelled_tokens += len(completion.token_ids)
 
     async def _matcher(self, constraint: Constraint) -> Matcher:
         """A grammar is compiled neither on the event loop nor on the worker that steps the other requests."""
@@ -276,9 +272,7 @@ class InProcessEngine:
                     if scheduler.running:
                         with self._turn:
                             scheduler.step()
-                    with self._changed:
-                        self._stats = scheduler.stats
-                    scheduler.deliver()
+                    self._deliver()
         except EngineError as cause:
             end = cause
         except BaseException as cause:
@@ -287,14 +281,20 @@ class InProcessEngine:
         with self._changed:
             self._end = end
             scheduler.waiting.extend(self._arrived)
-            loads = [load.waiter for load in self._loads]
+            loads = [load.future for load in self._loads]
             self._arrived, self._loads = [], []
         scheduler.fail_all(end)
+        self._deliver()
+        for future in loads:
+            settle(future, end)
+
+    def _deliver(self) -> None:
+        """Publish the counters, then give callers their results."""
         with self._changed:
-            self._stats = scheduler.stats
-        scheduler.deliver()
-        for waiter in loads:
-            waiter.finish(end)
+            self._stats = self._scheduler.stats
+        unread = self._scheduler.deliver()
+        with self._changed:
+            self._unread_tokens += unread
 
     def _collect(self) -> bool:
         """Wait for something to do and hand over what arrived; False when the engine is to end."""
@@ -330,7 +330,7 @@ class InProcessEngine:
             self._scheduler.forget()
             with self._changed:
                 self._loads.pop(0)
-            load.waiter.finish(None)
+            settle(load.future, None)
 
 
 def _token_model(model: Any, *, int8: bool) -> TokenModel:
@@ -353,37 +353,4 @@ class _Load(NamedTuple):
 
     take: Callable[[], None]
     version: int
-    waiter: _Waiter
-
-
-class _Waiter:
-    """A future on the caller's event loop that the worker thread fulfils."""
-
-    def __init__(self, engine: InProcessEngine) -> None:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Completion | None] = self._loop.create_future()
-
-    def finish(self, result: Completion | EngineError | None) -> None:
-        """Schedule a call from the worker thread; a closed loop has no waiting requests."""
-        try:
-            self._loop.call_soon_threadsafe(self._settle, result)
-        except RuntimeError:
-            if isinstance(result, Completion):
-                self._engine.count_unread(result)
-
-    def discard(self) -> None:
-        """Discard a completion whose caller was cancelled."""
-        if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
-            result = self.future.result()
-            if result is not None:
-                self._engine.count_unread(result)
-
-    def _settle(self, result: Completion | EngineError | None) -> None:
-        if self.future.cancelled():
-            if isinstance(result, Completion):
-                self._engine.count_unread(result)
-        elif isinstance(result, EngineError):
-            self.future.set_exception(EngineError(result.message, hint=result.hint))
-        else:
-            self.future.set_result(result)
+    future: Future[None]
