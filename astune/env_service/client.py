@@ -13,10 +13,9 @@ import math
 import os
 import ssl
 import uuid
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 
@@ -36,8 +35,6 @@ from astune.env_service.base import EnvState, EnvStep
 from astune.env_service.handle import RELEASE_S, EnvironmentHandle
 from astune.schema import EnvError, Message, Task, is_loopback, run_alone
 from astune.schema.plain_json import shortened
-
-T = TypeVar("T")
 
 _OF_TIMEOUT = 0.95
 """Fraction of the timeout after which a call gives up, before its caller does without knowing the cause."""
@@ -154,79 +151,68 @@ class ServiceHandle(EnvironmentHandle):
         self._timeout_s = timeout_s * _OF_TIMEOUT
         self._instance_id = uuid.uuid4().hex
         self._client: EnvServiceClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._steps = 0
         self._finished = False
         self._steps_are_indexed = url in _indexed_urls
 
     async def create(self) -> EnvState:
-        self._client = EnvServiceClient(self._url)
-        params = {"seed": self._seed, "task": asdict(self._task)}
-        answer = await self._ask(self._client, "create", params=params)
+        self._client, self._loop = EnvServiceClient(self._url), asyncio.get_running_loop()
+        answer = await self._ask("create", params={"seed": self._seed, "task": asdict(self._task)})
         self._steps_are_indexed = answer.step_index is not None
         (_indexed_urls.add if self._steps_are_indexed else _indexed_urls.discard)(self._url)
         return read_state(answer.data, self._name("create"))
 
     async def step(self, action: Message) -> EnvStep:
-        return await self._step(self._live(), action)
-
-    def step_now(self, action: Message) -> EnvStep:
-        return self._alone(lambda client: self._step(client, action))
-
-    async def evaluate(self, sparse: bool = True) -> float:
-        return await self._evaluate(self._live(), sparse)
-
-    def evaluate_now(self, sparse: bool = True) -> float:
-        return self._alone(lambda client: self._evaluate(client, sparse))
-
-    async def get_info(self) -> str:
-        return await self._get_info(self._live())
-
-    def get_info_now(self) -> str:
-        return self._alone(self._get_info)
-
-    async def release(self) -> None:
-        client, self._client = self._client, None
-        if client is None:
-            return
-        try:
-            await self._ask(client, "release", timeout_s=RELEASE_S * _OF_TIMEOUT, may_be_gone=True)
-        finally:
-            await client.aclose()
-
-    async def _step(self, client: EnvServiceClient, action: Message) -> EnvStep:
         if self._finished:
             raise EnvError(
                 f"{self._name('step')}: the episode is over", hint="leave the loop when a step is terminated"
             )
         answer = await self._ask(
-            client, "step", messages=action, params={"step_index": self._steps}, repeatable=self._steps_are_indexed
+            "step", messages=action, params={"step_index": self._steps}, repeatable=self._steps_are_indexed
         )
         step = read_step(answer.data, self._name("step"))
         self._steps += 1
         self._finished = step.is_terminated
         return step
 
-    async def _evaluate(self, client: EnvServiceClient, sparse: bool) -> float:
-        answer = await self._ask(client, "evaluate", params={"sparse": sparse})
+    def step_now(self, action: Message) -> EnvStep:
+        return run_alone(self.step(action), name=_THREAD)
+
+    async def evaluate(self, sparse: bool = True) -> float:
+        answer = await self._ask("evaluate", params={"sparse": sparse})
         return read_number(answer.data, self._name("evaluate"))
 
-    async def _get_info(self, client: EnvServiceClient) -> str:
-        return read_text((await self._ask(client, "get_info")).data, self._name("get_info"))
+    def evaluate_now(self, sparse: bool = True) -> float:
+        return run_alone(self.evaluate(sparse), name=_THREAD)
 
-    def _alone(self, call: Callable[[EnvServiceClient], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of a call on a separate event loop and connection."""
-        self._live()
+    async def get_info(self) -> str:
+        return read_text((await self._ask("get_info")).data, self._name("get_info"))
 
-        async def alone() -> T:
-            client = EnvServiceClient(self._url)
-            try:
-                return await call(client)
-            finally:
-                await client.aclose()
+    def get_info_now(self) -> str:
+        return run_alone(self.get_info(), name=_THREAD)
 
-        return run_alone(alone(), name=_THREAD)
+    async def release(self) -> None:
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            await self._call(client, "release", timeout_s=RELEASE_S * _OF_TIMEOUT, may_be_gone=True)
+        finally:
+            await client.aclose()
 
-    async def _ask(
+    async def _ask(self, endpoint: str, **call: Any) -> Answer:
+        """Call over the handle's connection; on another event loop than that one's, over one for this call alone."""
+        own = self._live()
+        if asyncio.get_running_loop() is self._loop:
+            return await self._call(own, endpoint, **call)
+        client = EnvServiceClient(self._url)
+        try:
+            return await self._call(client, endpoint, **call)
+        finally:
+            await client.aclose()
+
+    async def _call(
         self,
         client: EnvServiceClient,
         endpoint: str,
