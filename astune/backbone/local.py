@@ -170,7 +170,7 @@ async def check_numerics(
     async with open_model(config, weights, own=parts.engine) as model:
         require_trainable(model)
         if model.apart:  # its own engine: the weights may be loaded into it
-            await model.engine.load_weights(policy.weights)
+            await model.engine.load_weights(policy)
         check = NumericsCheck(
             config,
             policy=policy,

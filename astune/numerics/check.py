@@ -132,7 +132,7 @@ class NumericsCheck:
             if step < steps:
                 self._on_phase(f"step {step} of {steps}: handing the weights over")
                 await asyncio.to_thread(self._move_weights, calls, MOVED * measured.limits.mean)
-                await self._engine.load_weights(self._policy.weights)
+                await self._engine.load_weights(self._policy)
         return report
 
     async def _roll_out(self, step: int, tasks: int) -> list[EpisodeGroup]:

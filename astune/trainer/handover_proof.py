@@ -46,7 +46,7 @@ async def prove_handover(engine: InferenceEngine, policy: PolicyTrainer) -> None
         EngineError: it computes with others, or does not take them.
     """
     await engine.load_weights(await asyncio.to_thread(_moved, policy))
-    await engine.load_weights(policy.weights)
+    await engine.load_weights(policy)
 
 
 def _moved(policy: PolicyTrainer) -> MovedWeights:

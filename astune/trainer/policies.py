@@ -98,7 +98,7 @@ class Policies:
             EngineError: it takes none of several policies.
         """
         for name, trainer in self._whole.items():
-            await _taking(engine, PolicyEngine).load_policy(name, trainer.weights)
+            await _taking(engine, PolicyEngine).load_policy(name, trainer)
         if len(self._whole) < len(self._trainers):
             await _taking(engine, AdapterEngine).load_adapters(self)
 

@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 
 
 class PolicyTrainer:
-    """Owns the weights. It is its own `WeightsSource`: `version` counts steps, `named_tensors` reads the weights.
+    """Owns the weights, and is their `WeightsSource`: `version` counts steps, and what `named_tensors` reads is valid
+    until the next one.
 
     `fingerprints` takes those of any weights of its model.
 
@@ -102,14 +103,9 @@ class PolicyTrainer:
         """The model itself, for those who measure it."""
         return self._model
 
-    @property
-    def weights(self) -> PolicyTrainer:
-        """Return the weights for an engine: valid until the next step."""
-        return self
-
     async def publish(self, engine: InferenceEngine) -> None:
         """Let an engine sample with the present weights."""
-        await engine.load_weights(self.weights)
+        await engine.load_weights(self)
 
     async def make_room(self, engine: InferenceEngine) -> None:
         """Before a step: an engine's copy of the weights, which `publish` replaces, need not be kept meanwhile."""

@@ -200,7 +200,7 @@ async def check(
     )
     engine = broken(inner)
     policy = PolicyTrainer.load(folder, config)
-    before = {name: tensor.clone() for name, tensor in policy.weights.named_tensors()}
+    before = {name: tensor.clone() for name, tensor in policy.named_tensors()}
     numerics = NumericsCheck(
         config,
         policy=policy,
@@ -215,5 +215,5 @@ async def check(
     finally:
         await inner.aclose()
     if steps == 1:  # zero learning rate; later steps are moved on purpose
-        assert all(torch.equal(before[name], tensor) for name, tensor in policy.weights.named_tensors())
+        assert all(torch.equal(before[name], tensor) for name, tensor in policy.named_tensors())
     return report

@@ -65,7 +65,7 @@ async def test_a_server_of_another_model_is_found_out(tiny_folder, tmp_path):
         for parameter in policy.model.module.parameters():
             parameter.data.add_(torch.randn_like(parameter) / 10)
         with pytest.raises(EngineError, match="does not compute with"):
-            await engine.load_weights(policy.weights)
+            await engine.load_weights(policy)
         await engine.aclose()
 
 

@@ -23,7 +23,7 @@ from astune.trainer.step_report import StepReport
 
 
 def tensors(trainer: PolicyTrainer) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in trainer.weights.named_tensors()}
+    return {name: tensor.clone() for name, tensor in trainer.named_tensors()}
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
@@ -39,7 +39,7 @@ def preference() -> TrainingBatch:
 def logprob(trainer: PolicyTrainer, folder: Path, answer: list[int]) -> float:
     """Of the whole answer, by transformers' own forward pass over the published weights."""
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    module.load_state_dict({name: tensor.float() for name, tensor in trainer.weights.named_tensors()}, strict=False)
+    module.load_state_dict({name: tensor.float() for name, tensor in trainer.named_tensors()}, strict=False)
     with torch.no_grad():
         logits = module(input_ids=torch.tensor([[1, 2, 3, *answer]]), use_cache=False).logits[0, 2:-1]
     return float(logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).sum())
@@ -272,7 +272,7 @@ def test_the_kept_start_stays_where_it_was(small_folder: Path) -> None:
 
 
 def _poison_weights(trainer: PolicyTrainer) -> None:
-    next(iter(trainer.weights.named_tensors()))[1][5, 0] = float("nan")
+    next(iter(trainer.named_tensors()))[1][5, 0] = float("nan")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
