@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from astune.backbone.cluster.job import EngineResume, Job, StepsToCome
+from astune.backbone.cluster.work_order import WorkOrder
 from astune.config.schema import AstuneConfig
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog
 from astune.schema import Task, TaskReaderError
@@ -30,11 +32,12 @@ def test_tasks_come_as_the_local_trainer_takes_them_however_many_epochs() -> Non
 
 
 def test_each_step_has_its_own_tasks_once(tmp_path: Path) -> None:
-    payload = Job("verl", CONFIG, None, tmp_path, StepsToCome.of(CONFIG, TASKS), TASKS[:2], tmp_path).payload()
-    assert len(payload["training"]) == 24
-    assert {row["first_repeat"] for row in payload["training"]} == {0}
-    assert [row["task"]["task_id"] for row in payload["validation"]] == ["0", "1"]
-    assert payload["measured_steps"] == [0, 6]
+    order = Job("verl", CONFIG, None, tmp_path, StepsToCome.of(CONFIG, TASKS), TASKS[:2], tmp_path).work_order()
+    assert len(order.training) == 24
+    assert {group.first_repeat for group in order.training} == {0}
+    assert [group.task["task_id"] for group in order.validation] == ["0", "1"]
+    assert order.measured_steps == [0, 6]
+    assert WorkOrder.model_validate(orjson.loads(orjson.dumps(order.model_dump(mode="json")))) == order
 
 
 def saved_at(step: int, folder: Path, resumed: EngineResume | None = None) -> EngineResume:

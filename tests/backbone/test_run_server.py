@@ -462,12 +462,12 @@ async def test_callers_without_the_token_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, reports, _):
         stranger = Reports(reports.address, "guessed")
         with pytest.raises(RunStoreError, match="the token is missing or wrong"):
-            await asyncio.to_thread(stranger.job)
+            await asyncio.to_thread(stranger.work_order)
         with pytest.raises(RunStoreError, match="the token is missing or wrong"):
             await asyncio.to_thread(lambda: stranger.send(RunFailed(error="gone")))
         assert not server.failed.is_set()
-        job = await asyncio.to_thread(reports.job)
-        assert [row["first_repeat"] for row in job["training"]] == [0, 0, 0, 0]
+        order = await asyncio.to_thread(reports.work_order)
+        assert [group.first_repeat for group in order.training] == [0, 0, 0, 0]
 
 
 async def test_a_malformed_report_ends_the_run(tmp_path: Path) -> None:
@@ -568,4 +568,4 @@ async def test_a_name_that_was_pointed_here_and_a_body_without_end_are_refused(t
         assert await asyncio.to_thread(status, address, "/episode", Host="evil.example", **known) == 403
         assert await asyncio.to_thread(status, address, "/episode", Content_Length=str(2**40), **known) == 413
         assert not server.failed.is_set()
-        assert await asyncio.to_thread(reports.job)
+        assert await asyncio.to_thread(reports.work_order)

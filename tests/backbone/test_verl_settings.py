@@ -55,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, dict[str, Any]]:
-    asked = [{"job": _job(keys), "on_cpu": on_cpu} for keys, on_cpu in CASES.values()]
+    asked = [{"order": _order(keys), "on_cpu": on_cpu} for keys, on_cpu in CASES.values()]
     done = subprocess.run(
         [PYTHON, SIDE], check=False, input=json.dumps(asked), capture_output=True, text=True, timeout=300
     )
@@ -63,9 +63,10 @@ def plans() -> dict[str, dict[str, Any]]:
     return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
-def _job(keys: dict[str, Any]) -> dict[str, Any]:
+def _order(keys: dict[str, Any], base_dir: Path | None = None) -> dict[str, Any]:
     config = AstuneConfig.model_validate(keys)
-    return Job("verl", config, None, Path("/model"), _STEPS, [], Path("/run/verl")).payload()
+    job = Job("verl", config, base_dir, Path("/model"), _STEPS, [], Path("/run/verl"))
+    return job.work_order().model_dump(mode="json")
 
 
 def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_reference(
@@ -82,10 +83,9 @@ def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_referenc
 
 def test_what_an_agent_imports_has_to_be_in_the_engines_environment(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("import found_nowhere\n")
-    config = AstuneConfig.model_validate({"rollout": {"workflow": "agent.py->Agent"}})
-    job = Job("verl", config, tmp_path, Path("/model"), _STEPS, [], tmp_path / "verl").payload()
+    order = _order({"rollout": {"workflow": "agent.py->Agent"}}, tmp_path)
     command = [PYTHON.absolute(), "-m", "astune.backbone.verl", "plan"]
-    done = subprocess.run(command, check=False, input=json.dumps(job), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, input=json.dumps(order), capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""
     [*_, said] = done.stderr.splitlines()

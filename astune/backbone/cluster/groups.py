@@ -36,13 +36,12 @@ class Groups:
 
     def __init__(self, *, token_id: int, n_processes: int, servers_rest: bool = False) -> None:
         self._reports = reports()
-        job = self._reports.job()
-        config = with_share(AstuneConfig.model_validate(job["config"]), n_processes)
+        order = self._reports.work_order()
+        config = with_share(order.config, n_processes)
         self.config = _patient(config) if servers_rest and config.trainer.max_staleness else config
-        base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
-        self._parts = load_parts(self.config, base_dir, with_tasks=False, workers_connect_here=False)
+        self._parts = load_parts(self.config, order.base_dir, with_tasks=False, workers_connect_here=False)
         self._workflow = handed_over(self._parts.workflow, self._reports)
-        self._renderer = load_renderer(Path(job["model_folder"]), self.config.model.path)
+        self._renderer = load_renderer(Path(order.model_folder), self.config.model.path)
         self._token_id = token_id
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="astune-reports")
 

@@ -1,4 +1,4 @@
-"""The job of an engine: what its processes are to do, and how its checkpoints become those of the run."""
+"""The job of an engine: the work order of its processes, and how its checkpoints become those of the run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import orjson
 
 from astune.backbone.cluster.adapters import merge_adapters
 from astune.backbone.cluster.evidence import differ
+from astune.backbone.cluster.work_order import GroupToRun, WorkOrder
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.runs import Checkpoint
 from astune.schema import Task, TrainerError
@@ -71,7 +72,7 @@ class StepsToCome:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work order for an engine.
+    """The work of an engine for a run.
 
     `folder` is where the engine writes its own checkpoints; `resumed` is None for a new run; `measured` is the last
     step whose weights the validation tasks were run with, -1 for none.
@@ -95,22 +96,22 @@ class Job:
         """The position in the order of training tasks after a step."""
         return self.steps.orders[step - self.first_step + 1]
 
-    def payload(self) -> dict[str, Any]:
-        """The job as the engine's processes get it, ready for JSON."""
+    def work_order(self) -> WorkOrder:
+        """The job as the engine's processes get it."""
         config = self.config
         steps = range(self.first_step - 1, config.trainer.total_steps + 1)
-        return {
-            "config": config.model_dump(mode="json"),
-            "base_dir": None if self.base_dir is None else str(self.base_dir.resolve()),
-            "model_folder": str(self.model_folder),
-            "training": [row for step in self.steps.tasks for row in _rows(step, config.rollout.num_repeat)],
-            "validation": _rows(self.validation_tasks, config.trainer.validation.num_repeat),
-            "checkpoints": str(self.folder),
-            "resume_from": None if self.resumed is None else str(self.resumed.folder),
-            "first_step": self.first_step,
-            "measured": self.measured,
-            "measured_steps": [step for step in steps if self.validation_tasks and is_measured(config, step)],
-        }
+        return WorkOrder(
+            config=config,
+            base_dir=None if self.base_dir is None else self.base_dir.resolve(),
+            model_folder=str(self.model_folder),
+            training=[group for step in self.steps.tasks for group in _groups(step, config.rollout.num_repeat)],
+            validation=_groups(self.validation_tasks, config.trainer.validation.num_repeat),
+            checkpoints=self.folder,
+            resume_from=None if self.resumed is None else str(self.resumed.folder),
+            first_step=self.first_step,
+            measured=self.measured,
+            measured_steps=[step for step in steps if self.validation_tasks and is_measured(config, step)],
+        )
 
     def save_checkpoint(self, ledger: StepLedger, folder: str, *, moved: bool) -> None:
         """Save a checkpoint of the run from the engine's own: the model in Hugging Face format, the state by its place.
@@ -155,11 +156,11 @@ def _model_in(actor: Path) -> Path:
     return nested if nested.is_dir() else actor / "huggingface"
 
 
-def _rows(tasks: Sequence[Task], num_repeat: int) -> list[dict[str, Any]]:
-    """A row a group; a task that comes again within the steps has its episodes numbered on."""
+def _groups(tasks: Sequence[Task], num_repeat: int) -> list[GroupToRun]:
+    """A group a task; one that comes again within the steps has its episodes numbered on."""
     seen: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
+    groups: list[GroupToRun] = []
     for task in tasks:
-        rows.append({"task": asdict(task), "first_repeat": seen[task.task_id]})
+        groups.append(GroupToRun(task=asdict(task), first_repeat=seen[task.task_id]))
         seen[task.task_id] += num_repeat
-    return rows
+    return groups

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -20,8 +19,8 @@ from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.hooks import require_versions
 from astune.backbone.cluster.messages import RunFailed
 from astune.backbone.cluster.reports import ADDRESS, TOKEN, Reports
+from astune.backbone.cluster.work_order import WorkOrder
 from astune.backbone.parts import load_parts
-from astune.config.schema import AstuneConfig
 from astune.schema import AstuneError, ConfigError
 
 EVERYWHERE = {
@@ -49,7 +48,7 @@ _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit)\b: ")
 class Call(Protocol):
     """Purpose for which the engine is started."""
 
-    def __call__(self, job: Mapping[str, Any], *, on_cpu: bool) -> Any: ...
+    def __call__(self, order: WorkOrder, *, on_cpu: bool) -> Any: ...
 
 
 def main(
@@ -77,16 +76,17 @@ def main(
             on_cpu_first()
 
     if arguments == ["plan"]:
-        return _print(require_engine, plan, orjson.loads(sys.stdin.buffer.read()), on_cpu=on_cpu)
+        order = WorkOrder.model_validate(orjson.loads(sys.stdin.buffer.read()))
+        return _print(require_engine, plan, order, on_cpu=on_cpu)
     server = Reports(os.environ[ADDRESS], os.environ[TOKEN])
     try:
         require_engine()
         ray_cluster.prepare([ADDRESS, TOKEN, "PYTHONPATH", *EVERYWHERE, *_ON_CPU])
-        job = server.job()
-        _require_parts(job)
+        order = server.work_order()
+        _require_parts(order)
         if on_cpu:
             ray_cluster.require_no_gpus()
-        run(job, on_cpu=on_cpu)
+        run(order, on_cpu=on_cpu)
     except AstuneError as failure:
         server.send(RunFailed(error=str(failure)))
         return 1
@@ -96,12 +96,12 @@ def main(
     return 0
 
 
-def _print(require_engine: Callable[[], None], plan: Call, job: Mapping[str, Any], *, on_cpu: bool) -> int:
+def _print(require_engine: Callable[[], None], plan: Call, order: WorkOrder, *, on_cpu: bool) -> int:
     try:
         with redirect_stdout(sys.stderr):  # where engines log
             require_engine()
-            _require_parts(job)
-            made = plan(job, on_cpu=on_cpu)
+            _require_parts(order)
+            made = plan(order, on_cpu=on_cpu)
     except AstuneError as failure:
         sys.stderr.write(f"{failure}\n")
         return 2
@@ -109,15 +109,14 @@ def _print(require_engine: Callable[[], None], plan: Call, job: Mapping[str, Any
     return 0
 
 
-def _require_parts(job: Mapping[str, Any]) -> None:
+def _require_parts(order: WorkOrder) -> None:
     """The user's workflow and judge are imported here as by the engine's workers.
 
     Raises:
         ConfigError: they cannot be.
     """
-    base_dir = Path(job["base_dir"]) if job["base_dir"] is not None else None
     try:
-        load_parts(AstuneConfig.model_validate(job["config"]), base_dir, with_tasks=False, workers_connect_here=False)
+        load_parts(order.config, order.base_dir, with_tasks=False, workers_connect_here=False)
     except ConfigError as cause:
         raise ConfigError(
             f"in the engine's environment, {sys.prefix}: {cause}",

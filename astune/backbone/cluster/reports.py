@@ -26,6 +26,7 @@ from astune.backbone.cluster.messages import (
     Message,
     TasksMeasured,
 )
+from astune.backbone.cluster.work_order import WorkOrder
 from astune.processes.secret import take_variable
 from astune.runs import wire
 from astune.schema import Episode, RunStoreError, Split, Task
@@ -46,9 +47,9 @@ class Reports:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._client = httpx.Client(base_url=address, headers=self._headers, timeout=_ANSWERS_WITHIN_S, trust_env=False)
 
-    def job(self) -> dict[str, Any]:
-        """Request the work order: `Job.payload`."""
-        return _content(self._client.get("/job"))
+    def work_order(self) -> WorkOrder:
+        """Request what this process is to do."""
+        return WorkOrder.model_validate(_content(self._client.get("/job")))
 
     def send(self, message: Message) -> Answer:
         """Report what happened.

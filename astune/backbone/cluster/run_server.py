@@ -83,7 +83,7 @@ class RunServer:
 
     def _app(self) -> Starlette:
         async def job(_: Request) -> Response:
-            return _json(self.writer.job.payload())
+            return _json(self.writer.job.work_order().model_dump(mode="json"))
 
         async def report(request: Request) -> Response:
             self.last_report_at = time.monotonic()

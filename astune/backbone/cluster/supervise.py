@@ -123,7 +123,7 @@ def resolved_plan(engine: ClusterEngine, config: AstuneConfig, parts: UserParts,
     job = _job(engine, config, parts, base_dir, config.record_dir.resolve(), None)
     asked = subprocess.run(
         [interpreter(config, engine), "-m", f"astune.backbone.{engine}", "plan"],
-        input=orjson.dumps(job.payload()),
+        input=orjson.dumps(job.work_order().model_dump(mode="json")),
         capture_output=True,
         timeout=_PLANS_WITHIN_S,
         check=False,

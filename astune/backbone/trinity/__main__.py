@@ -9,12 +9,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.process import main
+from astune.backbone.cluster.work_order import WorkOrder
 from astune.backbone.trinity.names import VERSIONS
 
 _STARTUP = str(Path(__file__).parents[1] / "cpu_clusters" / "startup")
@@ -27,23 +27,23 @@ def on_cpu_first() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTUP, os.environ.get("PYTHONPATH")]))
 
 
-def plan(job: Mapping[str, Any], *, on_cpu: bool) -> str:
+def plan(order: WorkOrder, *, on_cpu: bool) -> str:
     from omegaconf import OmegaConf
 
     from astune.backbone.trinity.settings import trinity_config
 
     with tempfile.TemporaryDirectory() as folder:  # Trinity makes folders when it checks
-        elsewhere = {**job, "checkpoints": f"{folder}/trinity"}
+        elsewhere = order.model_copy(update={"checkpoints": Path(folder, "trinity")})
         made = OmegaConf.to_yaml(OmegaConf.structured(trinity_config(elsewhere, on_cpu=on_cpu)))
-    return made.replace(folder, str(Path(job["checkpoints"]).parent))
+    return made.replace(folder, str(order.checkpoints.parent))
 
 
-def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
+def run(order: WorkOrder, *, on_cpu: bool) -> None:
     from astune.backbone.trinity.settings import trinity_config, write_tasks
 
-    _forget_what_came_after(job)
-    write_tasks(job)
-    config = trinity_config(job, on_cpu=on_cpu)
+    _forget_what_came_after(order)
+    write_tasks(order)
+    config = trinity_config(order, on_cpu=on_cpu)
     import ray
 
     ray.init(
@@ -59,9 +59,9 @@ def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
         ray.shutdown()
 
 
-def _forget_what_came_after(job: Mapping[str, Any]) -> None:
+def _forget_what_came_after(order: WorkOrder) -> None:
     """Make Trinity resume from the run's checkpoint, whatever it wrote since."""
-    folder, step = Path(job["checkpoints"]), job["first_step"] - 1
+    folder, step = order.checkpoints, order.done
     if not step:
         shutil.rmtree(folder, ignore_errors=True)
         return

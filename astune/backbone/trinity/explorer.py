@@ -33,14 +33,13 @@ class ReportingExplorer(trinity_explorer.Explorer):
 
     def __init__(self, config: Any) -> None:
         self._reports = reports()
-        job = self._reports.job()
-        self._test_freq: int = job["config"]["trainer"]["test_freq"]
-        self._last_step: int = job["config"]["trainer"]["total_steps"]
-        self._max_staleness: int = job["config"]["trainer"]["max_staleness"]
-        self._done: int = job["first_step"] - 1
-        self._measured: int = job["measured"]
+        order = self._reports.work_order()
+        trainer = order.config.trainer
+        self._test_freq, self._last_step = trainer.test_freq, trainer.total_steps
+        self._max_staleness = trainer.max_staleness
+        self._done, self._measured = order.done, order.measured
         self._end_watch: Callable[[], None] = lambda: None
-        self._measured_last = not job["validation"] or self._measured >= self._last_step
+        self._measured_last = not order.validation or self._measured >= self._last_step
         replace(trinity_explorer, "RolloutCoordinator", Coordinator)
         super().__init__(config)
         self.explore_step_num = self.last_monitored_step = self._done

@@ -21,6 +21,7 @@ from trinity.common.constants import SyncMethod, SyncStyle
 
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, precision, require_known
+from astune.backbone.cluster.work_order import GroupToRun, WorkOrder
 from astune.backbone.trinity.names import HELD_OUT, TASKS, n_runners, runners_per_model
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
@@ -30,16 +31,16 @@ _EXPERIENCES = "buffer.trainer_input.experience_buffer"
 _FSDPS = tuple(f"trainer.trainer_config.actor_rollout_ref.{role}.fsdp_config" for role in ("actor", "ref"))
 
 
-def trinity_config(job: Mapping[str, Any], *, on_cpu: bool) -> Config:
+def trinity_config(order: WorkOrder, *, on_cpu: bool) -> Config:
     """Build the configuration of Trinity's explorer and trainer, validated by Trinity.
 
     Raises:
         ConfigError: a key is none of the installed Trinity's, or a value is none that it takes.
     """
-    config = AstuneConfig.model_validate(job["config"])
+    config = order.config
     known = dict(leaves(OmegaConf.to_container(OmegaConf.structured(Config), enum_to_str=True)))  # type: ignore[arg-type]
     settings = OmegaConf.create()
-    for source, values in layers_of("trinity", config, _of_this_run(job, config), on_cpu=on_cpu):
+    for source, values in layers_of("trinity", config, _of_this_run(order), on_cpu=on_cpu):
         for key, value in values.items():
             _require_known(key, known, source)
             OmegaConf.update(settings, key, as_typed(value, known.get(key)), force_add=True)
@@ -89,46 +90,45 @@ def _require_pace(made: Config, config: AstuneConfig) -> None:
             raise ConfigError(f"astune.trinity: synchronizer.sync_style fully_async {why}", hint=hint)
 
 
-def write_tasks(job: Mapping[str, Any]) -> None:
+def write_tasks(order: WorkOrder) -> None:
     """The tasks of the steps that are still to be done, and those to measure with, as Trinity's file storage."""
-    folder = Path(job["checkpoints"])
-    _write(folder / TASKS, job["training"])
-    if job["validation"]:
-        _write(folder / HELD_OUT, job["validation"])
+    _write(order.checkpoints / TASKS, order.training)
+    if order.validation:
+        _write(order.checkpoints / HELD_OUT, order.validation)
 
 
-def _write(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write(folder: Path, groups: Sequence[GroupToRun]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [
-        orjson.dumps({"task": orjson.dumps(row["task"]).decode(), "first_repeat": row["first_repeat"]}) for row in rows
+        orjson.dumps({"task": orjson.dumps(each.task).decode(), "first_repeat": each.first_repeat}) for each in groups
     ]
     (folder / "train.jsonl").write_bytes(b"\n".join(lines) + b"\n")
 
 
-def _of_this_run(job: Mapping[str, Any], config: AstuneConfig) -> dict[str, Any]:
-    folder = Path(job["checkpoints"])
+def _of_this_run(order: WorkOrder) -> dict[str, Any]:
+    config, folder = order.config, order.checkpoints
     trainer, rollout = config.trainer, config.rollout
     held_out = {"name": HELD_OUT, "storage_type": "file", "path": str(folder / HELD_OUT), "split": "train"}
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,
         "cluster.ray_address": ray_cluster.address(),
-        "model.model_path": job["model_folder"],
+        "model.model_path": order.model_folder,
         **precision(config, servers="explorer.rollout_model.dtype", trainers=_FSDPS),
         "model.max_prompt_tokens": rollout.max_model_len - rollout.max_response_length_in_one_turn,
-        **_patience(config, n_held_out=len(job["validation"])),
-        "buffer.total_steps": len(job["training"]) // trainer.tasks_per_step,
+        **_patience(config, n_held_out=len(order.validation)),
+        "buffer.total_steps": len(order.training) // trainer.tasks_per_step,
         "buffer.explorer_input.taskset": {
             "name": TASKS,
             "storage_type": "file",
             "path": str(folder / TASKS),
             "split": "train",
         },
-        "buffer.explorer_input.eval_tasksets": [held_out] if job["validation"] else [],
-        **{f"algorithm.{name}": value for name, value in algorithm_of(config, job["base_dir"]).items()},
+        "buffer.explorer_input.eval_tasksets": [held_out] if order.validation else [],
+        **{f"algorithm.{name}": value for name, value in algorithm_of(config, order.base_dir).items()},
         "algorithm.sample_strategy_args": {"groups": trainer.tasks_per_step},
         "explorer.runner_per_model": runners_per_model(config),
-        "explorer.eval_on_startup": bool(job["validation"]) and job["first_step"] == 1,
+        "explorer.eval_on_startup": bool(order.validation) and order.first_step == 1,
     }
 
 
@@ -140,7 +140,7 @@ def _patience(config: AstuneConfig, *, n_held_out: int) -> dict[str, int]:
     return dict.fromkeys(waiting, within_s)
 
 
-def algorithm_of(config: AstuneConfig, base_dir: str | None) -> dict[str, Any]:
+def algorithm_of(config: AstuneConfig, base_dir: Path | None) -> dict[str, Any]:
     """Trinity's section `algorithm`. The loss is rebuilt on its workers, from the parts of the configuration below.
 
     Args:
@@ -163,7 +163,10 @@ def algorithm_of(config: AstuneConfig, base_dir: str | None) -> dict[str, Any]:
     }
     return {
         "algorithm_type": f"{_ALGORITHM}.{'WeightedGroupsFromStart' if loss.kl_coef else 'WeightedGroups'}",
-        "policy_loss_fn_args": {"config": orjson.dumps(parts).decode(), "base_dir": base_dir},
+        "policy_loss_fn_args": {
+            "config": orjson.dumps(parts).decode(),
+            "base_dir": None if base_dir is None else str(base_dir),
+        },
         **(entropy if loss.entropy_coef else {}),
     }
 

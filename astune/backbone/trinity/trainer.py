@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import trinity.trainer.trainer as trinity_trainer
@@ -24,7 +23,6 @@ from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.reporting import reporting_failures
 from astune.backbone.trinity.samples import group_info, scaled, teaches
-from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 _START = "ref_log_prob"
@@ -65,12 +63,11 @@ class ReportingTrainer(trinity_trainer.Trainer):
 
     def __init__(self, config: Any) -> None:
         self._reports = reports()
-        job = self._reports.job()
-        base_dir = None if job["base_dir"] is None else Path(job["base_dir"])
-        self._scheme: TokenWeights = load_algorithm(AstuneConfig.model_validate(job["config"]), base_dir).token_weights
-        self._measured_steps: list[int] = job["measured_steps"]
+        order = self._reports.work_order()
+        self._scheme: TokenWeights = load_algorithm(order.config, order.base_dir).token_weights
+        self._measured_steps: list[int] = order.measured_steps
         self._waited_s = self._synced_s = 0.0
-        self._saved_step = job["first_step"] - 1
+        self._saved_step = order.done
         replace(trinity_trainer, "get_trainer_wrapper", KeepingEngine)
         verl_0_9.install()
         super().__init__(config)

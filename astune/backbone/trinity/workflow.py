@@ -24,7 +24,6 @@ from astune.backbone.trinity.engine import TrinityEngine
 from astune.backbone.trinity.names import n_runners
 from astune.backbone.trinity.reporting import reporting_failures
 from astune.backbone.trinity.samples import experiences_of
-from astune.config.schema import AstuneConfig
 from astune.schema import Split
 
 
@@ -58,5 +57,4 @@ class GroupOfEpisodes(Workflow):
 @cache
 def _groups() -> Groups:
     """Parts of this process; the token of an experience that stands for a group is never read."""
-    config = AstuneConfig.model_validate(reports().job()["config"])
-    return Groups(token_id=0, n_processes=n_runners(config))
+    return Groups(token_id=0, n_processes=n_runners(reports().work_order().config))

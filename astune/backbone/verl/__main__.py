@@ -6,25 +6,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from astune.backbone.cluster.process import main
+from astune.backbone.cluster.work_order import WorkOrder
 from astune.backbone.verl.names import VERSIONS
 
 
-def plan(job: Mapping[str, Any], *, on_cpu: bool) -> str:
+def plan(order: WorkOrder, *, on_cpu: bool) -> str:
     from omegaconf import OmegaConf
 
     from astune.backbone.verl.settings import verl_config
 
-    return OmegaConf.to_yaml(verl_config(job, on_cpu=on_cpu))
+    return OmegaConf.to_yaml(verl_config(order, on_cpu=on_cpu))
 
 
-def run(job: Mapping[str, Any], *, on_cpu: bool) -> None:
+def run(order: WorkOrder, *, on_cpu: bool) -> None:
     from astune.backbone.verl.settings import verl_config
 
-    config = verl_config(job, on_cpu=on_cpu)
+    config = verl_config(order, on_cpu=on_cpu)
     from verl.trainer.main_ppo import run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config

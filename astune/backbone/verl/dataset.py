@@ -14,16 +14,17 @@ class OrderedTasks(torch.utils.data.Dataset[dict[str, Any]]):
     """`data_files` is `training` or `validation`; a row is one group to run."""
 
     def __init__(self, data_files: Any, **_: Any) -> None:
-        self._rows: list[dict[str, Any]] = reports().job()[str(data_files)]
+        order = reports().work_order()
+        self._groups = order.training if str(data_files) == "training" else order.validation
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._groups)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self._rows[index]
+        group = self._groups[index]
         return {
-            "astune_task": orjson.dumps(row["task"]).decode(),
-            "astune_first_repeat": row["first_repeat"],
+            "astune_task": orjson.dumps(group.task).decode(),
+            "astune_first_repeat": group.first_repeat,
             "raw_prompt": "",
             "data_source": "astune",
             "index": index,

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from astune.algorithm import ClippedAlgorithm, load_algorithm
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.layers import as_typed, layers_of, leaves, of_user, precision, require_kind, require_known
+from astune.backbone.cluster.work_order import WorkOrder
 from astune.backbone.verl import megatron
 from astune.backbone.verl.names import COLOCATED, MODES, PREFIX, SEPARATE, SYNC
 from astune.config.schema import AstuneConfig
@@ -51,17 +52,17 @@ _NOT_DECLARED = (
 """Keys that verl reads, and its files leave out."""
 
 
-def verl_config(job: Mapping[str, Any], *, on_cpu: bool) -> DictConfig:
+def verl_config(order: WorkOrder, *, on_cpu: bool) -> DictConfig:
     """Build the configuration of verl's `run_ppo`.
 
     Raises:
         ConfigError: a key is none of the installed verl's.
     """
-    config = AstuneConfig.model_validate(job["config"])
+    config = order.config
     model_engine = _model_engine(config, on_cpu=on_cpu)
     with initialize_config_module("verl.trainer.config", version_base=None):
         composed = compose("ppo_trainer", overrides=[f"model_engine={model_engine}"])
-    keys, own = _Keys(composed), _of_this_run(job, config, on_cpu=on_cpu)
+    keys, own = _Keys(composed), _of_this_run(order, on_cpu=on_cpu)
     left_out = megatron.FOR_FSDP if model_engine == _MEGATRON else ()
     *layers, users = layers_of("verl", config, own | _of_trainer(config, model_engine), on_cpu=on_cpu)
     for source, values in layers:
@@ -112,7 +113,8 @@ def _set_pace(composed: DictConfig, config: AstuneConfig) -> None:
     pace.trainer_mode = PREFIX + mode
 
 
-def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) -> dict[str, Any]:
+def _of_this_run(order: WorkOrder, *, on_cpu: bool) -> dict[str, Any]:
+    config = order.config
     wanted = config.trainer.tokens_per_microbatch
     separate = of_user(config, "verl", "trainer.v1.trainer_mode") == SEPARATE
     return {
@@ -122,19 +124,19 @@ def _of_this_run(job: Mapping[str, Any], config: AstuneConfig, *, on_cpu: bool) 
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(
             min(wanted, _CPU_TOKENS) if on_cpu else wanted, config.rollout.max_model_len
         ),
-        **clip_ratios(config, None if job["base_dir"] is None else Path(job["base_dir"])),
+        **clip_ratios(config, order.base_dir),
         "actor_rollout_ref.actor.use_kl_loss": config.trainer.loss.kl_coef != 0,
         "actor_rollout_ref.actor.calculate_entropy": config.trainer.loss.entropy_coef != 0,
-        "actor_rollout_ref.model.path": job["model_folder"],
+        "actor_rollout_ref.model.path": order.model_folder,
         "algorithm.rollout_correction.rollout_is": "token" if config.trainer.loss.importance_cap is not None else None,
         "actor_rollout_ref.rollout.val_kwargs.temperature": config.validation_temperature,
-        "data.val_batch_size": max(1, len(job["validation"])),
-        "trainer.val_before_train": _measures_first(job),
-        "trainer.test_freq": config.trainer.test_freq if job["validation"] else -1,
+        "data.val_batch_size": max(1, len(order.validation)),
+        "trainer.val_before_train": _measures_first(order),
+        "trainer.test_freq": config.trainer.test_freq if order.validation else -1,
         **{f"ray_kwargs.ray_init.{name}": value for name, value in _ray(on_cpu=on_cpu).items()},
-        "trainer.default_local_dir": job["checkpoints"],
-        "trainer.resume_mode": "disable" if job["resume_from"] is None else "resume_path",
-        "trainer.resume_from_path": job["resume_from"],
+        "trainer.default_local_dir": str(order.checkpoints),
+        "trainer.resume_mode": "disable" if order.resume_from is None else "resume_path",
+        "trainer.resume_from_path": order.resume_from,
     }
 
 
@@ -148,10 +150,9 @@ def clip_ratios(config: AstuneConfig, base_dir: Path | None = None) -> dict[str,
     return {f"{actor}.clip_ratio": low, f"{actor}.clip_ratio_low": low, f"{actor}.clip_ratio_high": high}
 
 
-def _measures_first(job: Mapping[str, Any]) -> bool:
+def _measures_first(order: WorkOrder) -> bool:
     """Measure before training, and at a resume from a step that was saved and not measured."""
-    done = job["first_step"] - 1
-    return done in job["measured_steps"] and job["measured"] < done
+    return order.done in order.measured_steps and order.measured < order.done
 
 
 def _ray(*, on_cpu: bool) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -38,7 +37,6 @@ from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.cluster.rows import BatchScale
 from astune.backbone.verl import estimator, loss
 from astune.backbone.verl.names import MODES, PREFIX, group_of
-from astune.config.schema import AstuneConfig
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 """Values that verl computes of each trained token; with a KL term its `_START` too."""
@@ -67,13 +65,11 @@ class ReportingTrainer(PPOTrainer):
             config.trainer.v1.trainer_mode = self._mode
         self._reports = reports()
         self._synced_s, self._saved_step = 0.0, 0
-        job = self._reports.job()
+        order = self._reports.work_order()
         self._done = self._n_begun = 0
-        self._measured_steps: list[int] = job["measured_steps"]
-        config_of_run = AstuneConfig.model_validate(job["config"])
-        base_dir = None if job["base_dir"] is None else Path(job["base_dir"])
-        self._loss = config_of_run.trainer.loss
-        self._token_weights: TokenWeights = load_algorithm(config_of_run, base_dir).token_weights
+        self._measured_steps: list[int] = order.measured_steps
+        self._loss = order.config.trainer.loss
+        self._token_weights: TokenWeights = load_algorithm(order.config, order.base_dir).token_weights
         estimator.register(self._token_weights)
         super().__init__(config)
 
