@@ -22,7 +22,7 @@ from rich.text import Text
 from astune.app.console import Console
 from astune.cli._plots import reward_picture, terminal_curve
 from astune.runs import RunDirectory, StepSummary
-from astune.runs.report import Comparison, RunReport, Transcript, read_report
+from astune.runs.report import Comparison, RunReport, Transcript, accounts, read_report
 from astune.schema import RunStoreError, TokenBalance, visible
 
 SVG_WIDTH = 110
@@ -182,8 +182,7 @@ def _before_and_after(before: StepSummary, after: StepSummary) -> Table:
 
 
 def _side_by_side(comparison: Comparison, width: int) -> RenderableType:
-    asked = next((turn.text for turn in comparison.before.turns if not turn.written), "")
-    head = Text.assemble((f"{visible(comparison.task_id)}  ", "bold"), visible(_shortened(asked)))
+    head = Text.assemble((f"{visible(comparison.task_id)}  ", "bold"), visible(_shortened(comparison.question)))
     halves = [("before", comparison.before), ("after", comparison.after)]
     panels = [_conversation(name, half) for name, half in halves]
     if width < _SIDE_BY_SIDE_FROM:
@@ -198,18 +197,15 @@ def _side_by_side(comparison: Comparison, width: int) -> RenderableType:
 def _conversation(name: str, transcript: Transcript) -> Panel:
     """Everything after the question; blue is what the model wrote, yellow what it read, as in the viewer."""
     body = Text()
-    turns = transcript.turns[1:] if transcript.turns and not transcript.turns[0].written else transcript.turns
-    for turn in turns:
+    for turn in transcript.after_question:
         body.append(f"{turn.role} ", style="dim")
         body.append(visible(_shortened(turn.text.strip() or "(nothing)")), style="blue" if turn.written else "yellow")
         body.append("\n")
     body.rstrip()
-    verdict = "success" if transcript.success else ("failed" if transcript.success is False else "no reward")
-    reward = "" if transcript.reward is None else f", reward {transcript.reward:g}"
     branch = f", 1 of {transcript.timelines} timelines" if transcript.timelines > 1 else ""
     return Panel(
         body,
-        title=Text(f"{name}: {verdict}{reward}{branch}"),
+        title=Text(f"{name}: {transcript.verdict}{branch}"),
         title_align="left",
         border_style="green" if transcript.success else "red",
     )
@@ -220,11 +216,7 @@ def _balance(balance: TokenBalance) -> Table:
     table.add_column("tokens sampled in training")
     table.add_column("count", justify="right")
     table.add_column("part", justify="right")
-    accounts = [("trained", balance.trained)]
-    accounts += [(f"masked: {reason}", count) for reason, count in balance.masked.most_common()]
-    accounts += [(f"dropped: {reason}", count) for reason, count in balance.dropped.most_common()]
-    for account, count in accounts:
-        part = f"{count / balance.sampled:.1%}" if balance.sampled else "-"
+    for account, count, part in accounts(balance):
         table.add_row(Text(account), f"{count:,}", part)
     table.add_section()
     table.add_row("sampled", f"{balance.sampled:,}", "", style="bold")

@@ -10,7 +10,7 @@ from astune.app.html_page import page, table
 from astune.cli._report import measured_lines, summary_line
 from astune.cli._svg import Line, shown, svg_chart
 from astune.runs import MetricsLine, RunDirectory, StepSummary, described, read_regular
-from astune.runs.report import Comparison, RunReport, Transcript, read_report
+from astune.runs.report import Comparison, RunReport, Transcript, accounts, read_report
 from astune.schema import TokenBalance, visible
 from astune.viewer.warnings import warnings_of
 
@@ -112,31 +112,24 @@ def _examples(comparisons: Sequence[Comparison]) -> Iterable[str]:
     if comparisons:
         yield '<h2>Examples</h2><p class="faint">The first held-out tasks by their ids, whatever became of them.</p>'
     for one in comparisons:
-        asked = next((turn.text for turn in one.before.turns if not turn.written), "")
-        yield f"<p><b>{_text(one.task_id)}</b> {_text(_cut(asked))}</p>"
+        yield f"<p><b>{_text(one.task_id)}</b> {_text(_cut(one.question))}</p>"
         yield f'<div class="grid2">{_half("before", one.before)}{_half("after", one.after)}</div>'
 
 
 def _half(name: str, transcript: Transcript) -> str:
     style = "good" if transcript.success else "bad"
-    verdict = {True: "success", False: "failed", None: "no reward"}[transcript.success]
-    reward = "" if transcript.reward is None else f", reward {transcript.reward:g}"
-    turns = transcript.turns[1:] if transcript.turns and not transcript.turns[0].written else transcript.turns
     shown_turns = "".join(
         f'<div class="turn{" written" if turn.written else ""}"><span class="faint">{_text(turn.role)}</span> '
         f"{_text(_cut(turn.text.strip() or '(nothing)'))}</div>"
-        for turn in turns
+        for turn in transcript.after_question
     )
-    return f'<div class="half"><b class="{style}">{name}: {verdict}{reward}</b>{shown_turns}</div>'
+    return f'<div class="half"><b class="{style}">{name}: {transcript.verdict}</b>{shown_turns}</div>'
 
 
 def _account(balance: TokenBalance) -> Iterable[str]:
     if not balance.sampled:
         return
-    accounts = [("trained", balance.trained)]
-    accounts += [(_text(f"masked: {reason}"), count) for reason, count in balance.masked.most_common()]
-    accounts += [(_text(f"dropped: {reason}"), count) for reason, count in balance.dropped.most_common()]
-    rows = [(account, f"{count:,}", f"{count / balance.sampled:.1%}") for account, count in accounts]
+    rows = [(_text(account), f"{count:,}", part) for account, count, part in accounts(balance)]
     rows += [("sampled", f"{balance.sampled:,}", ""), ("unaccounted for", f"{balance.difference:,}", "")]
     yield "<h2>Token account</h2>"
     yield table(["tokens sampled in training", "#count", "#part"], rows)

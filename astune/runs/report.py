@@ -49,6 +49,16 @@ class Transcript:
     success: bool | None
     timelines: int
 
+    @property
+    def after_question(self) -> list[Turn]:
+        return self.turns[1:] if self.turns and not self.turns[0].written else self.turns
+
+    @property
+    def verdict(self) -> str:
+        """`failed, reward 0.2`."""
+        outcome = {True: "success", False: "failed", None: "no reward"}[self.success]
+        return outcome if self.reward is None else f"{outcome}, reward {self.reward:g}"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -57,6 +67,10 @@ class Comparison:
     task_id: str
     before: Transcript
     after: Transcript
+
+    @property
+    def question(self) -> str:
+        return next((turn.text for turn in self.before.turns if not turn.written), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +157,14 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
         prompts=prompts if (prompts := run.path / BEST_PROMPTS).is_file() else None,
         baseline=baseline,
     )
+
+
+def accounts(balance: TokenBalance) -> list[tuple[str, int, str]]:
+    """The accounts of the sampled tokens, each with its part of them: trained, masked, dropped."""
+    named = [("trained", balance.trained)]
+    named += [(f"masked: {reason}", count) for reason, count in balance.masked.most_common()]
+    named += [(f"dropped: {reason}", count) for reason, count in balance.dropped.most_common()]
+    return [(name, count, f"{count / balance.sampled:.1%}" if balance.sampled else "-") for name, count in named]
 
 
 def mean_baseline(tasks: Iterable[Task]) -> float | None:
