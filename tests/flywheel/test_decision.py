@@ -38,6 +38,19 @@ def test_the_probability_is_that_of_all_signs() -> None:
         assert compared(old, new).p_better == pytest.approx(exact, rel=1e-12)
 
 
+@pytest.mark.parametrize("k", [13, 32])
+def test_the_probability_counts_ties_whatever_the_number_of_episodes_a_task(k: int) -> None:
+    """Gains of 1, 1 and 2 episodes, and losses of 2 and 2: their sum is 0, and several of the 32 ways tie with it."""
+    gains = [1, 1, 2, -2, -2]
+    old, new = ([[1] * max(0, sign * gain) + [0] * (k - max(0, sign * gain)) for gain in gains] for sign in (-1, 1))
+    totals = [
+        sum(sign * gain for sign, gain in zip(signs, gains, strict=True))
+        for signs in itertools.product((1, -1), repeat=len(gains))
+    ]
+    exact = sum(total >= 0 for total in totals) / len(totals)
+    assert compared(old, new).p_better == pytest.approx(exact, rel=1e-12)
+
+
 def test_of_single_episodes_it_is_mcnemars_exact_test_and_clopper_and_pearsons_bounds() -> None:
     found = compared([[0]] * 7 + [[1]] * 1 + [[1]] * 12, [[1]] * 7 + [[0]] * 1 + [[1]] * 12)
     assert found.p_better == pytest.approx(9 / 256)  # one or none of eight
