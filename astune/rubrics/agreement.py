@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeVar
 
+import numpy as np
+
 _RESAMPLES = 1000
 T = TypeVar("T")
 
@@ -19,7 +21,7 @@ Graded = Sequence[tuple[float, float]]
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Over `pairs` of answers with different labels. A tie of grades is half right. The intervals are of 95 %, by
-    resampling what was labelled together."""
+    resampling what was labelled together, or the answers themselves where all pairs are of one group."""
 
     pairs: int
     accuracy: float
@@ -31,11 +33,14 @@ class Agreement:
 def agreement(groups: Sequence[Graded], *, seed: int = 0) -> Agreement:
     """Compare grades with labels within each group of answers; pairs are not taken across groups."""
     counts = [_count(group) for group in groups]
-    draw = random.Random(seed)
-    resampled = [_rates(draw.choices(counts, k=len(counts))) for _ in range(_RESAMPLES)]
+    telling = [number for number, each in enumerate(counts) if _labelled(each)]
+    if len(telling) == 1:
+        resampled = _resampled_answers(groups[telling[0]], [*counts[: telling[0]], *counts[telling[0] + 1 :]], seed)
+    else:
+        resampled = _resampled_groups(counts, seed)
     accuracy, tau = _rates(counts)
     return Agreement(
-        pairs=sum(right + wrong + tied for right, wrong, tied, _ in counts),
+        pairs=int(sum(map(_labelled, counts))),
         accuracy=accuracy,
         accuracy_interval=_interval([each[0] for each in resampled]),
         tau=tau,
@@ -50,7 +55,7 @@ def comparable(groups: Sequence[Sequence[tuple[float, T]]]) -> list[Sequence[tup
     return [[one for group in groups for one in group]]
 
 
-_Counts = tuple[int, int, int, int]
+_Counts = tuple[float, ...]
 """Pairs in the right order, in the wrong one, tied by grades, and tied by labels alone."""
 
 
@@ -66,6 +71,34 @@ def _count(group: Graded) -> _Counts:
         else:
             wrong += 1
     return right, wrong, tied, equal
+
+
+def _labelled(counts: _Counts) -> float:
+    """Pairs with different labels."""
+    return sum(counts[:3])
+
+
+def _resampled_groups(counts: Sequence[_Counts], seed: int) -> list[tuple[float, float]]:
+    draw = random.Random(seed)
+    return [_rates(draw.choices(counts, k=len(counts))) for _ in range(_RESAMPLES)]
+
+
+def _resampled_answers(group: Graded, others: Sequence[_Counts], seed: int) -> list[tuple[float, float]]:
+    """Rates of draws of as many answers of the group, beside those of the others; twice the same answer is no pair."""
+    labels_A, grades_A = np.array(group, dtype=np.float64).reshape(-1, 2).T
+    by_label_AA = np.sign(labels_A[:, None] - labels_A)
+    by_grade_AA = np.sign(grades_A[:, None] - grades_A)
+    agree_AA = by_label_AA * by_grade_AA
+    kinds = [
+        agree_AA > 0,
+        agree_AA < 0,
+        (by_label_AA != 0) & (by_grade_AA == 0),
+        (by_label_AA == 0) & (by_grade_AA != 0),
+    ]
+    chance = np.full(len(group), 1 / len(group))
+    times_RA = np.random.default_rng(seed).multinomial(len(group), chance, size=_RESAMPLES).astype(np.float64)
+    pairs = [((times_RA @ kind_AA) * times_RA).sum(axis=1) / 2 for kind_AA in kinds]
+    return [_rates([*others, drawn]) for drawn in zip(*(each.tolist() for each in pairs), strict=True)]
 
 
 def _rates(counts: Sequence[_Counts]) -> tuple[float, float]:

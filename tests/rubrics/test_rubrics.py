@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from astune.cli.app import run
 from astune.config.rubrics import RubricsConfig
 from astune.config.schema import AstuneConfig
 from astune.rubrics import agreement, read_examples
+from astune.rubrics.agreement import Graded
 from astune.rubrics.selection import select
 from astune.schema import ConfigError, Task, TaskReaderError
 from astune.task_judge import GroupJudgeBase, load_judge
@@ -251,6 +253,22 @@ def test_selection_takes_what_adds_information_and_not_the_same_twice() -> None:
     chosen = select(np.stack([noise, good, good, other], axis=1), most=4)
     assert [each.number for each in chosen] == [1, 3] or [each.number for each in chosen] == [3, 1]
     assert all(each.gain_bits > 0.01 for each in chosen)
+
+
+@pytest.mark.parametrize("others", [[], [[(1.0, 0.5)]] * 3])
+def test_of_answers_to_one_query_the_interval_is_that_of_other_answers_like_these(others: list[Graded]) -> None:
+    draw = random.Random(0)
+
+    def answers() -> list[tuple[float, float]]:
+        labels = [float(draw.randint(0, 3)) for _ in range(20)]
+        return [(label, label + draw.gauss(0, 1.5)) for label in labels]
+
+    found = [agreement([answers(), *others]) for _ in range(60)]
+    truth = fmean(each.accuracy for each in found)
+    covered = fmean(each.accuracy_interval[0] <= truth <= each.accuracy_interval[1] for each in found)
+    assert 0.85 <= covered <= 1
+    assert all(0.05 < high - low < 0.6 for low, high in (each.accuracy_interval for each in found))
+    assert all(each.tau_interval[0] < each.tau < each.tau_interval[1] for each in found)
 
 
 def test_agreement_counts_pairs_with_ties_as_half_and_taus_as_kendall_did() -> None:
