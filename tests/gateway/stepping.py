@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from rollout_stage import Stage, build_stage
+from rollout_stage import build_stage, flow
 from rollout_stage import task as task_of
 
-from astune import AstuneProxy, Task, Workflow
+from astune import AstuneProxy
 from astune.engine.base import OnToken, ignore_token
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers import Renderer
@@ -54,12 +54,8 @@ class Stepping(ScriptedEngine):
 
 
 async def played(renderer: Renderer, engine: ScriptedEngine, agent: Agent, **rollout: Any) -> Episode:
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
-    stage: Stage = build_stage(renderer, Flow, engine=engine, **rollout)
-    (group,) = await stage.play([task_of()])
+    """The only episode; `Stepping` does not count the tokens of what was cancelled."""
+    (group,) = await build_stage(renderer, flow(agent), engine=engine, **rollout).play([task_of()])
     (episode,) = [*group.episodes, *group.failed_attempts]
     return episode
 

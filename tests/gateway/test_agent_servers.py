@@ -12,7 +12,6 @@ import openai
 import pytest
 import uvicorn
 from rollout_stage import build_stage
-from rollout_stage import task as task_of
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -58,8 +57,7 @@ async def played(renderer: Renderer, answer: Answer, **rollout: Any) -> Episode:
     async with agent_server(answer) as url:
         workflow = agent_server_workflow(ProgramConfig(url=url, fields=["repo"]))
         stage = build_stage(renderer, workflow, replies=lambda *_: ids, **rollout)
-        (group,) = await stage.play([task_of(metadata={"answer": "SECRET", "repo": "a/b"})])
-    return [*group.episodes, *group.failed_attempts][0]
+        return await stage.play_one(metadata={"answer": "SECRET", "repo": "a/b"})
 
 
 async def asked(given: dict[str, Any]) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 
 import anthropic
 import pytest
-from rollout_stage import build_stage
-from rollout_stage import task as task_of
+from rollout_stage import build_stage, flow
 
-from astune import AstuneProxy, Task, Workflow
+from astune import AstuneProxy
 from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import Episode
@@ -27,17 +26,9 @@ ADD_FOR_OPENAI: Any = {"type": "function", "function": {"name": "add", "descript
 
 def played(renderer: Any, agent: Callable[[AstuneProxy], Awaitable[None]], answer: dict[str, Any]) -> Episode:
     """The only episode of an agent whose model always gives this answer."""
-
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
     tools = [ADD_FOR_OPENAI] if answer.get("tool_calls") else []
     ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": "", **answer}], tools)
-    stage = build_stage(renderer, Flow, replies=lambda *_: ids, max_model_len=800)
-    (group,) = asyncio.run(stage.play([task_of()]))
-    (episode,) = group.episodes or group.failed_attempts
-    return episode
+    return asyncio.run(build_stage(renderer, flow(agent), replies=lambda *_: ids, max_model_len=800).play_one())
 
 
 def test_both_dialects_ask_one_conversation(renderer: Renderer) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from rollout_stage import Stage, build_stage
-from rollout_stage import task as task_of
+from rollout_stage import Stage, build_stage, flow
 
 from astune import AstuneProxy, Task, Workflow
 from astune.context_tracker.replay import faults
@@ -32,19 +31,13 @@ Agent = Callable[[AstuneProxy], Awaitable[None]]
 
 
 def staged(renderer: Renderer, agent: Agent, text: str = "Four", **rollout: Any) -> Stage:
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
     ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": text}], [])
-    return build_stage(renderer, Flow, replies=lambda *_: ids, **rollout)
+    return build_stage(renderer, flow(agent), replies=lambda *_: ids, **rollout)
 
 
 async def played(renderer: Renderer, agent: Agent, text: str = "Four", **rollout: Any) -> Episode:
     """The only episode of an agent whose model always answers `text`."""
-    (group,) = await staged(renderer, agent, text, **rollout).play([task_of()])
-    episodes = [*group.episodes, *group.failed_attempts]
-    return episodes[0]
+    return await staged(renderer, agent, text, **rollout).play_one()
 
 
 def sampled(episode: Episode) -> int:
@@ -110,12 +103,7 @@ async def test_a_tool_call_comes_back_as_one_and_goes_on_without_a_branch(render
     call: Any = {"id": "x", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
     ids_of_call = renderer.answer_ids([*ASK, {"role": "assistant", "content": "", "tool_calls": [call]}], [ADD])
 
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
-    (group,) = await build_stage(renderer, Flow, replies=lambda *_: ids_of_call).play([task_of()])
-    (episode,) = group.episodes or group.failed_attempts
+    episode = await build_stage(renderer, flow(agent), replies=lambda *_: ids_of_call).play_one()
     assert episode.status == "success", episode.error
     assert len(ids) == 1
     assert not [node.fork_cause for node in episode.forest.nodes if node.fork_cause]
@@ -258,17 +246,13 @@ async def test_a_failing_engine_is_asked_once_and_fails_the_episode_by_its_name(
         with pytest.raises(openai.InternalServerError):
             await proxy.as_openai_client().chat.completions.create(model="m", messages=ASK)
 
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
     def script(*_: object) -> list[int]:
         asked.append(1)
         raise RuntimeError("broken")
 
-    (group,) = await build_stage(renderer, Flow, replies=script).play([task_of()])
+    episode = await build_stage(renderer, flow(agent), replies=script).play_one()
     assert len(asked) == 1
-    assert "broken" in (group.failed_attempts[0].error or "")
+    assert "broken" in (episode.error or "")
 
 
 def test_a_blocking_client_in_an_ordinary_function_is_answered(renderer: Renderer) -> None:
@@ -279,8 +263,7 @@ def test_a_blocking_client_in_an_ordinary_function_is_answered(renderer: Rendere
             assert client.chat.completions.create(model="m", messages=ASK).choices[0].message.content == "Four"
 
     ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": "Four"}], [])
-    (group,) = asyncio.run(build_stage(renderer, Flow, replies=lambda *_: ids).play([task_of()]))
-    (episode,) = group.episodes or group.failed_attempts
+    episode = asyncio.run(build_stage(renderer, Flow, replies=lambda *_: ids).play_one())
     assert episode.status == "success", episode.error
     assert {node.agent for node in episode.forest.nodes if node.sampled} == {"helper"}
 
@@ -311,7 +294,6 @@ async def test_what_an_sdk_made_of_a_stream_goes_on_from_it(renderer: Renderer) 
             await client.chat.completions.create(model="m", messages=[*ASK, said, result], tools=[ADD])
 
     ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": "", "tool_calls": [call]}], [ADD])
-    (group,) = await build_stage(renderer, Flow, replies=lambda *_: ids).play([task_of()])
-    (episode,) = group.episodes or group.failed_attempts
+    episode = await build_stage(renderer, Flow, replies=lambda *_: ids).play_one()
     assert episode.status == "success", episode.error
     assert not [node.fork_cause for node in episode.forest.nodes if node.fork_cause]

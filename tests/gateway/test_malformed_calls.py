@@ -37,8 +37,7 @@ class Stubborn(Workflow):
 async def played(renderer: Any, policy: str, workflow: type[Workflow] = Stubborn) -> Episode:
     ids = renderer.answer_ids([*ASK, {"role": "assistant", "content": BROKEN}], [])
     stage = build_stage(renderer, workflow, replies=lambda *_: ids, malformed_tool_calls=policy)
-    (group,) = await stage.play([task_of()])
-    return [*group.episodes, *group.failed_attempts][0]
+    return await stage.play_one()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from examples import some
 from rollout_stage import build_stage
-from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
 from astune.gateway.app import json_of
@@ -134,8 +133,7 @@ def test_no_body_makes_the_gateway_fail(seed: int, renderer: Renderer) -> None:
                     statuses[answer.status_code] += 1
             await proxy.achat([{"role": "user", "content": "hi"}])
 
-    (group,) = asyncio.run(build_stage(renderer, Flow, max_model_len=2000).play([task_of()]))
-    (episode,) = group.episodes or group.failed_attempts
+    episode = asyncio.run(build_stage(renderer, Flow, max_model_len=2000).play_one())
     assert episode.status == "success", episode.error
     assert set(statuses) <= {200, 400}
     assert statuses[400] > 20

@@ -63,8 +63,7 @@ def play(renderer: Renderer, command: list[str], *, memory_mb: int | None = None
     settings = ProgramConfig(command=command, memory_mb=memory_mb)
     ids = renderer.answer_ids([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Four"}], [])
     stage = build_stage(renderer, program_workflow(settings), replies=lambda *_: ids, **rollout)
-    (group,) = asyncio.run(stage.play([task_of(metadata={"answer": "SECRET", "repo": "a/b"})]))
-    return [*group.episodes, *group.failed_attempts][0]
+    return asyncio.run(stage.play_one(metadata={"answer": "SECRET", "repo": "a/b"}))
 
 
 def written(path: Path, text: str) -> str:

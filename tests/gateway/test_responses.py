@@ -7,10 +7,8 @@ from typing import Any
 
 import openai
 import pytest
-from rollout_stage import build_stage
-from rollout_stage import task as task_of
+from rollout_stage import build_stage, flow
 
-from astune import AstuneProxy, Task, Workflow
 from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import Episode
@@ -24,15 +22,11 @@ Agent = Callable[[openai.AsyncOpenAI], Awaitable[None]]
 
 
 async def played(renderer: Renderer, agent: Agent, answer: dict[str, Any]) -> Episode:
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy.as_openai_client())
-
     chat_tool = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": SCHEMA}}
     ids: Any = renderer
     sampled = ids.answer_ids([*ASK, {"role": "assistant", **answer}], [chat_tool] if "tool_calls" in answer else [])
-    (group,) = await build_stage(renderer, Flow, replies=lambda *_: sampled).play([task_of()])
-    (episode,) = [*group.episodes, *group.failed_attempts]
+    workflow = flow(lambda proxy: agent(proxy.as_openai_client()))
+    episode = await build_stage(renderer, workflow, replies=lambda *_: sampled).play_one()
     assert episode.status == "success", episode.error
     assert not list(faults(episode.forest, renderer))
     return episode

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import zstandard
 from rollout_stage import build_stage
-from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
 from astune.context_tracker.merging import merged_again
@@ -71,15 +70,7 @@ def played(renderer: Any, agent: Agent, stream: bool) -> tuple[Episode, list[Any
             await proxy.achat(more)
 
     stage = build_stage(renderer, Flow, engine=engine)
-
-    async def step() -> Episode:
-        before = engine.stats()
-        groups = await stage.play([task_of()])
-        assert stage.pool.balance(groups, engine.stats() - before).difference == 0
-        (episode,) = groups[0].episodes or groups[0].failed_attempts
-        return episode
-
-    return asyncio.run(step()), said, engine.stats().sampled_tokens
+    return asyncio.run(stage.play_one()), said, engine.stats().sampled_tokens
 
 
 @pytest.mark.parametrize("stream", [False, True])

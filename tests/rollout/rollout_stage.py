@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from astune import Task, Workflow
+from astune import AstuneProxy, Task, Workflow
 from astune.config.schema import AstuneConfig
 from astune.engine.base import InferenceEngine
 from astune.engine.scripted import ScriptedEngine
@@ -62,6 +62,14 @@ class Stage:
     async def play(self, tasks: Sequence[Task], *, num_repeat: int = 1, step: int = 1) -> list[EpisodeGroup]:
         return await self.pool.run_groups(tasks, step=step, split="train", num_repeat=num_repeat, temperature=1.0)
 
+    async def play_one(self, **fields: Any) -> Episode:
+        """The only episode of a task with these fields, finished or failed, whose tokens are accounted for."""
+        before = self.engine.stats()
+        (group,) = groups = await self.play([task(**fields)])
+        assert self.pool.balance(groups, self.engine.stats() - before).difference == 0
+        (episode,) = [*group.episodes, *group.failed_attempts]
+        return episode
+
 
 Script = Callable[..., Sequence[int] | Awaitable[Sequence[int]]]
 
@@ -85,6 +93,16 @@ def build_stage(
     watcher = Watcher()
     pool = RolloutPool(engine, renderer, workflow, judge, config, observer or watcher)
     return Stage(renderer, engine, pool, watcher)
+
+
+def flow(agent: Callable[[AstuneProxy], Awaitable[object]]) -> type[Workflow]:
+    """A workflow that does what `agent` does."""
+
+    class Flow(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await agent(proxy)
+
+    return Flow
 
 
 def task(task_id: str = "t", **fields: Any) -> Task:

@@ -17,10 +17,9 @@ from agentscope.pipeline import MsgHub, stream_printing_messages
 from agentscope.plan import PlanNotebook
 from agentscope.tool import Toolkit, ToolResponse
 from pydantic import BaseModel
-from rollout_stage import build_stage
-from rollout_stage import task as task_of
+from rollout_stage import build_stage, flow
 
-from astune import AstuneProxy, Task, Workflow
+from astune import AstuneProxy
 from astune.context_tracker.replay import faults
 from astune.renderers import Renderer, load_renderer
 from astune.schema import Episode
@@ -75,23 +74,10 @@ def user(text: str) -> Msg:
 
 def played(renderer: Any, agent: Callable[[AstuneProxy], Awaitable[None]], *answers: Message) -> Episode:
     """The episode, which replays and whose tokens are accounted for."""
-
-    class Flow(Workflow):
-        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
-            await agent(proxy)
-
     names = {each["function"]["name"] for answer in answers for each in answer.get("tool_calls", ())}
     replies = [renderer.answer_ids([ASK, answer], [tool(name) for name in names]) for answer in answers]
-    stage = build_stage(renderer, Flow, replies=replies, max_model_len=8192)
-
-    async def step() -> Episode:
-        before = stage.engine.stats()
-        (group,) = groups = await stage.play([task_of()])
-        assert stage.pool.balance(groups, stage.engine.stats() - before).difference == 0
-        (episode,) = [*group.episodes, *group.failed_attempts]
-        return episode
-
-    episode = asyncio.run(step())
+    stage = build_stage(renderer, flow(agent), replies=replies, max_model_len=8192)
+    episode = asyncio.run(stage.play_one())
     assert episode.status == "success", episode.error
     assert sum(node.sampled for node in episode.forest.nodes) == len(answers)
     assert not list(faults(episode.forest, renderer))

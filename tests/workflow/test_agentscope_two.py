@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from rollout_stage import build_stage
-from rollout_stage import task as task_of
 
 from astune import AstuneProxy, Task, Workflow
 from astune.context_tracker.replay import faults
@@ -52,15 +51,7 @@ TOOLS = [tool(name) for name in ("add", "GenerateStructuredOutput", "generate_st
 def played(renderer: Any, workflow: type[Workflow], *answers: dict[str, Any], **rollout: Any) -> Episode:
     replies = [renderer.answer_ids([ASK, answer], TOOLS) for answer in answers]
     stage = build_stage(renderer, workflow, replies=replies, **{"max_model_len": 8192} | rollout)
-
-    async def step() -> Episode:
-        before = stage.engine.stats()
-        (group,) = groups = await stage.play([task_of()])
-        assert stage.pool.balance(groups, stage.engine.stats() - before).difference == 0
-        (episode,) = [*group.episodes, *group.failed_attempts]
-        return episode
-
-    episode = asyncio.run(step())
+    episode = asyncio.run(stage.play_one())
     assert not list(faults(episode.forest, renderer))
     return episode
 
