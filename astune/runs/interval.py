@@ -44,6 +44,7 @@ class OfTasks(NamedTuple):
             20 tasks, 1 episode each                              ->  20
             20 tasks, 8 each, half of them solved always          ->  20    the others say nothing new
             20 tasks, 8 each, each solved 4 times                 ->  160
+            1 task, 8 episodes                                    ->  1     how tasks differ is not seen
 
         Counted one by one, episodes of the same tasks would make an interval of 95 % hold in 60 % of such measurements.
 
@@ -53,7 +54,7 @@ class OfTasks(NamedTuple):
             return 0.0
         rate = self.successes / self.episodes
         spread = self.ss - 2 * rate * self.sn + rate * rate * self.nn
-        if rate in (0.0, 1.0):
+        if rate in (0.0, 1.0) or self.tasks == 1:
             return float(self.tasks)
         return min(self.episodes, rate * (1 - rate) * self.episodes**2 / spread) if spread > 0 else self.episodes
 

@@ -27,6 +27,8 @@ def test_tasks_of_one_episode_have_wilsons_interval(successes: list[bool]) -> No
         ([(8, 8)] * 20, 20),
         ([(0, 8)] * 20, 20),
         ([(2, 4), (4, 4), (0, 4), (2, 4)], 8),
+        ([(4, 8)], 1),
+        ([(7, 8)], 1),
     ],
 )
 def test_episodes_count_as_far_as_those_of_a_task_differ(tasks: list[tuple[int, int]], effective: float) -> None:
@@ -44,3 +46,13 @@ def test_an_interval_of_95_percent_holds_in_about_95_percent_of_measurements(n_t
         low, high = OfTasks.of((sum(draw.random() < rate for _ in range(repeats)), repeats) for rate in rates).interval
         held += low <= 0.5 <= high
     assert 0.92 < held / 600 < 0.98
+
+
+def test_of_one_task_the_interval_holds_for_other_tasks_too() -> None:
+    draw = random.Random(0)
+    held = 0
+    for _ in range(600):
+        rate = draw.random()
+        low, high = OfTasks.of([(sum(draw.random() < rate for _ in range(8)), 8)]).interval
+        held += low <= 0.5 <= high
+    assert held / 600 > 0.92
