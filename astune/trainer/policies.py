@@ -25,9 +25,10 @@ from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, Train
 from astune.trainer.league import League
 from astune.trainer.lora import factors_of
 from astune.trainer.mismatch import Mismatch
-from astune.trainer.own_logprobs import OwnLogprobs
+from astune.trainer.own_logprobs import OwnLogprobs, engine_correlation
 from astune.trainer.policy import PolicyTrainer, require_temperature
 from astune.trainer.policy_model import PolicyModel
+from astune.trainer.rows import row_metrics
 from astune.trainer.samples import account
 from astune.trainer.step_report import StepReport
 
@@ -241,7 +242,7 @@ def _require_starts(config: AstuneConfig, bases: Sequence[Base]) -> None:
 def _together(batch: TrainingBatch, reports: Mapping[str, StepReport], *, trained_version: int) -> StepReport:
     """A report of all policies: sums, means over trained tokens of what all have, and each one's own by its name.
 
-    What is known token by token, the distance to the engine, is measured over the tokens of all.
+    What is known token by token, the distance to the engine, is measured over the tokens of all, and so are rows.
     """
     accounts = account(batch)
     logprobs: OwnLogprobs = {}
@@ -259,5 +260,8 @@ def _together(batch: TrainingBatch, reports: Mapping[str, StepReport], *, traine
         weighted = sum(value * report.trained_tokens for value, report in zip(values, every, strict=True)) / trained
         metrics[key] = sum(values) if key in _SUMS else weighted
     metrics |= mismatch.metrics() | mismatch.metrics_by_age(trained_version)
+    metrics |= row_metrics(batch, metrics["computed_tokens"])
+    if (correlation := engine_correlation(batch.groups, logprobs, trained_version)) is not None:
+        metrics["engine_correlation"] = correlation
     metrics["masked_fraction"] = accounts.masked.total() / (accounts.trained + accounts.masked.total())
     return StepReport(metrics, trained, mismatch, logprobs)

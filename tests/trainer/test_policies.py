@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -84,6 +85,29 @@ def test_the_distance_to_the_engine_is_that_of_the_tokens_of_all_policies(small_
     assert report.mismatch.n_tokens == n_wolf + n_farmer == report.trained_tokens
     assert metrics["logprob_diff_p99"] == report.mismatch.quantiles()["p99"]
     assert metrics["versions_behind_max"] == 1
+
+
+def test_rows_and_the_correlation_with_the_engine_are_those_of_all_policies(small_folder: Path) -> None:
+    """Four conversations an episode, one of them of both policies, which each computes for itself."""
+    one = batch(1)
+    for each in (node for group in one.groups for game in group.episodes for node in game.trained_messages):
+        low = -4.0 if each.agent in WOLVES else -5.0
+        each.logprobs = [low - 0.1 * (each.node_id + place) for place in range(each.n_sampled)]
+    report = loaded(small_folder, several(MODELS)).step(one)
+    as_one = PolicyTrainer.load(small_folder, config(lora={"rank": 4})).step(batch(1)).metrics
+    unique = as_one["computed_tokens"] / as_one["forwarded_over_unique"]
+    assert report.metrics["rows_per_episode"] == as_one["rows_per_episode"] == 4
+    assert report.metrics["computed_tokens"] > as_one["computed_tokens"]
+    assert report.metrics["forwarded_over_unique"] == pytest.approx(report.metrics["computed_tokens"] / unique)
+    pairs = [
+        (engine, own)
+        for group in one.groups
+        for game in group.episodes
+        for node in game.trained_messages
+        for engine, own in zip(node.logprobs or [], report.logprobs[game.episode_id][node.node_id], strict=True)
+    ]
+    expected = np.corrcoef(np.exp(np.array(pairs)).T)[0, 1]
+    assert report.metrics["engine_correlation"] == pytest.approx(expected)
 
 
 def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(small_folder: Path) -> None:
