@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cluster_stage import LOSSES, local_gradient, local_timelines, recorded, said_of, told_rows
+from engine_side import answer_of, needs
 
 from astune.algorithm import GRPO, TokenWeights
 
@@ -18,13 +16,7 @@ ON_CPU = {
     "VERL_USE_EXTERNAL_MODULES": "astune.backbone.cpu_clusters.verl_on_cpu",
     "VERL_PLATFORM": "cpu",
 }
-PYTHON = Path(".venv-trinity/bin/python")
-SIDE = Path(__file__).parent / "trinity_side.py"
-READER = Path(__file__).parent / "trinity_reader_side.py"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON.is_file(), reason="needs Trinity's environment: make env-trinity"),
-]
+pytestmark = needs("trinity")
 
 
 @pytest.mark.parametrize(
@@ -79,22 +71,12 @@ def test_trinitys_own_functions_weigh_and_push_each_token_as_the_local_loss_does
     [(["1/0", "1/1", "2/0"], ["1/0", "1/0", "1/1", "1/1"]), (["1/0", "2/0"], None)],
 )
 def test_a_step_is_read_whole_and_of_its_own_groups(there: list[str], read: list[str] | None) -> None:
-    said = _trinity_says(there, READER)
+    said = _trinity_says(there, "trinity_reader_side.py")
     if read is None:
         assert "was given the group 2/0 in step 1" in said["refused"]
     else:
         assert said == {"read": read}
 
 
-def _trinity_says(said: Any, side: Path = SIDE) -> Any:
-    done = subprocess.run(
-        [PYTHON, side],
-        check=False,
-        input=json.dumps(said),
-        env={**os.environ, **ON_CPU},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def _trinity_says(said: Any, script: str = "trinity_side.py") -> Any:
+    return answer_of("trinity", script, said, **ON_CPU)

@@ -1,27 +1,18 @@
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_side import answer_of, needs
 
 from astune.schema import stable_seed
 
-PYTHON = Path(".venv-verl/bin/python")
-SIDE = Path(__file__).parent / "verl_ahead_side.py"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON.is_file(), reason="needs verl's environment: make env-verl"),
-]
+pytestmark = needs("verl")
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = subprocess.run([PYTHON, SIDE], check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of("verl", "verl_ahead_side.py")
 
 
 def test_an_answer_that_is_broken_off_goes_on_where_it_was_with_other_random_numbers(found: dict[str, Any]) -> None:

@@ -1,23 +1,16 @@
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cluster_stage import LOSSES, local_gradient, local_timelines, recorded, said_of, told_rows
+from engine_side import answer_of, needs
 
 from astune.algorithm import GRPO, TokenWeights
 from astune.config.schema import LossConfig
 
-PYTHON = Path(".venv-verl/bin/python")
-SIDE = Path(__file__).parent / "verl_side.py"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON.is_file(), reason="needs verl's environment: make env-verl"),
-]
+pytestmark = needs("verl")
 
 
 def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig) -> list[dict[str, list[float]]]:
@@ -30,11 +23,7 @@ def verl_says(rows: list[dict[str, Any]], scheme: TokenWeights, loss: LossConfig
         | {"use_kl_loss": loss.kl_coef != 0},
         "correction": {"rollout_is": "token", "rollout_is_threshold": loss.importance_cap},
     }
-    done = subprocess.run(
-        [PYTHON, SIDE], check=False, input=json.dumps(said), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of("verl", "verl_side.py", said)
 
 
 @pytest.mark.parametrize("scheme", ["episode", "timeline", "token", "constant"])

@@ -6,18 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_side import answer_of, needs, python_of
 
 from astune.backbone.cluster.job import Job, StepsToCome
 from astune.config.schema import AstuneConfig
 from astune.schema import Task
 from astune.trainer.policy import learning_rate
 
-PYTHON = Path(".venv-verl/bin/python")
-SIDE = Path(__file__).parent / "verl_plan_side.py"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON.is_file(), reason="needs verl's environment: make env-verl"),
-]
+pytestmark = needs("verl")
 _STEPS = StepsToCome([[Task("1", "?")]], [{}])
 ACTOR, MEGATRON = "actor_rollout_ref.actor", {"verl": {"model_engine": "megatron"}}
 CASES: dict[str, tuple[dict[str, Any], bool]] = {
@@ -56,11 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.fixture(scope="module")
 def plans() -> dict[str, dict[str, Any]]:
     asked = [{"order": _order(keys), "on_cpu": on_cpu} for keys, on_cpu in CASES.values()]
-    done = subprocess.run(
-        [PYTHON, SIDE], check=False, input=json.dumps(asked), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return dict(zip(CASES, answer_of("verl", "verl_plan_side.py", asked), strict=True))
 
 
 def _order(keys: dict[str, Any], base_dir: Path | None = None) -> dict[str, Any]:
@@ -84,7 +76,7 @@ def test_the_precision_that_is_asked_for_is_that_of_servers_trainer_and_referenc
 def test_what_an_agent_imports_has_to_be_in_the_engines_environment(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("import found_nowhere\n")
     order = _order({"rollout": {"workflow": "agent.py->Agent"}}, tmp_path)
-    command = [PYTHON.absolute(), "-m", "astune.backbone.verl", "plan"]
+    command = [python_of("verl").absolute(), "-m", "astune.backbone.verl", "plan"]
     done = subprocess.run(command, check=False, input=json.dumps(order), capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""

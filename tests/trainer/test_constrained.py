@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from trainer_helpers import (
     VOCABULARY,
     config,
@@ -19,20 +18,18 @@ from trainer_helpers import (
     group,
     node,
     policy_loss,
+    policy_model,
     random_batch,
     reference_gradient,
+    tree_gradient,
 )
 from transformers import AutoTokenizer
 
-from astune.config.schema import ModelConfig
 from astune.engine.local.grammar import Bits, Grammars
 from astune.schema import Constraint, Episode, Grammar, TrainerError, TrainingBatch
-from astune.trainer.gradient import accumulate_gradient
-from astune.trainer.loss import PolicyLoss
-from astune.trainer.microbatch import Layout, pack, split
+from astune.trainer.microbatch import Layout, pack
 from astune.trainer.policy import PolicyTrainer
-from astune.trainer.policy_model import PolicyModel
-from astune.trainer.samples import WeightedTimeline, account, weighted
+from astune.trainer.samples import account, weighted
 
 pytestmark = pytest.mark.slow
 
@@ -68,28 +65,6 @@ def constrained(batch: TrainingBatch, seed: int, rate: float = 0.6) -> TrainingB
     return batch
 
 
-def load(folder: Path, dtype: str = "float32") -> PolicyModel:
-    return PolicyModel.load(folder, ModelConfig.model_validate({"device": "cpu", "dtype": dtype}), seed=0)
-
-
-def tree_gradient(
-    model: PolicyModel,
-    timelines: list[WeightedTimeline],
-    loss: PolicyLoss,
-    grammars: Grammars,
-    *,
-    temperature: float = 1.0,
-    tokens: int = 8192,
-    layout: Layout | None = None,
-) -> tuple[float, dict[str, Tensor]]:
-    parts = split(timelines, tokens, layout=layout)
-    microbatches = [pack(part, CPU, grammars, layout=layout) for part in parts]
-    sums = accumulate_gradient(model, microbatches, loss, temperature)
-    gradient = {name: tensor.clone() for name, tensor in model.master_weights.gradients().items()}
-    model.master_weights.clear_gradients()
-    return float(sums.loss), gradient
-
-
 @pytest.mark.parametrize(("seed", "tokens"), [(0, 8192), (1, 8192), (2, 8192), (3, 60), (4, 60), (5, 60)])
 def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path, seed: int, tokens: int) -> None:
     loss = policy_loss(entropy_coef=0.01 * (seed % 2))
@@ -101,7 +76,7 @@ def test_the_gradient_within_masks_is_that_of_plain_autograd(small_folder: Path,
         small_folder, timelines, loss, temperature=temperature, dtype="float32", grammars=RandomMasks()
     )
     ours_value, ours = tree_gradient(
-        load(small_folder), timelines, loss, RandomMasks(), temperature=temperature, tokens=tokens
+        policy_model(small_folder), timelines, loss, RandomMasks(), temperature=temperature, tokens=tokens
     )
     assert distance(ours, theirs) < 1e-5
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)
@@ -123,7 +98,7 @@ def test_bfloat16_adds_no_error_beyond_that_of_bfloat16_itself(small_folder: Pat
         _, one_by_one = reference_gradient(
             small_folder, timelines, policy_loss(), dtype="bfloat16", grammars=RandomMasks()
         )
-        _, tree = tree_gradient(load(small_folder, "bfloat16"), timelines, policy_loss(), RandomMasks())
+        _, tree = tree_gradient(policy_model(small_folder, "bfloat16"), timelines, policy_loss(), RandomMasks())
         assert distance(tree, exact) < 1.2 * distance(one_by_one, exact)
 
 
@@ -143,7 +118,7 @@ def test_equal_answers_under_different_grammars_and_under_none_each_have_their_o
     _, theirs = reference_gradient(small_folder, timelines, policy_loss(), dtype="float32", grammars=RandomMasks())
     layouts: list[Layout] = ["tree", "rows"]
     for layout in layouts:
-        _, ours = tree_gradient(load(small_folder), timelines, policy_loss(), RandomMasks(), layout=layout)
+        _, ours = tree_gradient(policy_model(small_folder), timelines, policy_loss(), RandomMasks(), layout=layout)
         assert distance(ours, theirs) < 1e-5
 
 
@@ -177,7 +152,7 @@ def test_real_masks_give_the_gradient_of_plain_autograd_too(tiny_folder: Path) -
     episodes = answers(tiny_folder, ["12 kg", "-407", "9", "12"], NUMBER)
     episodes += answers(tiny_folder, ["It weighs 3 kg."], None)
     timelines = weighted([group(episodes)], [[1.0, -0.5, 0.7, 0.3, -1.0]], "episode")
-    model = load(tiny_folder)
+    model = policy_model(tiny_folder)
     grammars = Grammars(tiny_folder, model.vocab_size)
     _, theirs = reference_gradient(tiny_folder, timelines, policy_loss(), dtype="float32", grammars=grammars)
     assert distance(tree_gradient(model, timelines, policy_loss(), grammars)[1], theirs) < 1e-5
@@ -185,7 +160,7 @@ def test_real_masks_give_the_gradient_of_plain_autograd_too(tiny_folder: Path) -
 
 def test_a_grammar_that_allows_everything_changes_only_what_control_tokens_had(tiny_folder: Path) -> None:
     """Some twenty tokens of 49,152: their part of the probability is shared out among the others."""
-    model = load(tiny_folder)
+    model = policy_model(tiny_folder)
     grammars = Grammars(tiny_folder, model.vocab_size)
     logprobs = [
         model.logprobs(

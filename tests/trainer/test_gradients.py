@@ -4,43 +4,19 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from examples import some
 from torch import Tensor
-from trainer_helpers import distance, policy_loss, random_batch, reference_gradient
+from trainer_helpers import distance, policy_loss, policy_model, random_batch, reference_gradient, tree_gradient
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from astune.config.schema import ModelConfig
 from astune.schema import TrainingBatch
-from astune.trainer.gradient import accumulate_gradient
-from astune.trainer.loss import PolicyLoss
 from astune.trainer.microbatch import pack, split
-from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline, weighted
 
 CPU = torch.device("cpu")
-
-
-def load(folder: Path, dtype: str = "float32", **model: Any) -> PolicyModel:
-    return PolicyModel.load(folder, ModelConfig.model_validate({"device": "cpu", "dtype": dtype, **model}), seed=0)
-
-
-def tree_gradient(
-    model: PolicyModel,
-    timelines: list[WeightedTimeline],
-    loss: PolicyLoss,
-    *,
-    temperature: float = 1.0,
-    tokens: int = 8192,
-) -> tuple[float, dict[str, Tensor]]:
-    microbatches = [pack(part, CPU) for part in split(timelines, tokens)]
-    sums = accumulate_gradient(model, microbatches, loss, temperature)
-    gradient = {name: tensor.clone() for name, tensor in model.master_weights.gradients().items()}
-    model.master_weights.clear_gradients()
-    return float(sums.loss), gradient
 
 
 def timelines_of(batch: TrainingBatch) -> list[WeightedTimeline]:
@@ -53,7 +29,7 @@ def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_fo
     temperature = (1.0, 0.7)[seed % 2]
     timelines = timelines_of(random_batch(seed, turns=1 + seed % 3))
     value, theirs = reference_gradient(small_folder, timelines, loss, temperature=temperature, dtype="float32")
-    ours_value, ours = tree_gradient(load(small_folder), timelines, loss, temperature=temperature)
+    ours_value, ours = tree_gradient(policy_model(small_folder), timelines, loss, temperature=temperature)
     assert distance(ours, theirs) < 1e-5
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)
 
@@ -61,7 +37,7 @@ def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_fo
 @pytest.mark.parametrize("tokens", some([1, 60, 110, 160], 2))
 def test_the_size_of_a_micro_batch_does_not_change_the_gradient(small_folder: Path, tokens: int) -> None:
     timelines = timelines_of(random_batch(11))
-    model = load(small_folder)
+    model = policy_model(small_folder)
     value, whole = tree_gradient(model, timelines, policy_loss())
     cut_value, cut = tree_gradient(model, timelines, policy_loss(), tokens=tokens)
     assert len(list(split(timelines, tokens))) > 1
@@ -87,7 +63,7 @@ def test_bfloat16_trees_add_no_error_beyond_that_of_bfloat16_itself(small_folder
         timelines = timelines_of(random_batch(seed))
         _, exact = reference_gradient(small_folder, timelines, loss, dtype="float32")
         _, one_by_one = reference_gradient(small_folder, timelines, loss, dtype="bfloat16")
-        _, tree = tree_gradient(load(small_folder, "bfloat16"), timelines, loss)
+        _, tree = tree_gradient(policy_model(small_folder, "bfloat16"), timelines, loss)
         assert distance(tree, exact) < 1.2 * distance(one_by_one, exact)
 
 
@@ -99,7 +75,7 @@ def test_a_row_that_several_branches_follow_and_equal_answers_are_both_trained(s
         WeightedTimeline([*prompt, 3, 2], [4, 5], [-1.0, -1.0], [0, 0], [0.7, 0.7], 0.1, 0),
         WeightedTimeline(prompt, [2, 3], [-1.0, -1.0], [0, 0], [0.3, 0.9], 0.1, 0),
     ]
-    model = load(small_folder)
+    model = policy_model(small_folder)
     assert len(pack(timelines, CPU).token_ids_T) == len(prompt) + 2
     _, theirs = reference_gradient(small_folder, timelines, policy_loss(), dtype="float32")
     assert distance(tree_gradient(model, timelines, policy_loss())[1], theirs) < 1e-5
@@ -116,7 +92,7 @@ def test_log_probabilities_are_those_of_transformers_own_forward(small_folder: P
             logprobs = (module(input_ids=ids, use_cache=False).logits[0] / temperature).log_softmax(-1)
             positions = torch.tensor(timeline.positions)
             expected.append(logprobs[positions - 1].gather(1, ids[0, positions, None])[:, 0])
-    model = load(small_folder)
+    model = policy_model(small_folder)
     alone = [model.logprobs(pack([timeline], CPU), temperature) for timeline in timelines]
     torch.testing.assert_close(torch.cat(alone), torch.cat(expected), rtol=1e-5, atol=1e-5)
     together = model.logprobs(pack(timelines, CPU), temperature)
@@ -153,11 +129,11 @@ def test_the_real_model_agrees_with_transformers_in_log_probabilities_and_gradie
     timelines = conversations(smol_folder)
     loss = policy_loss()
     value, exact = reference_gradient(smol_folder, timelines, loss, dtype="float64")
-    ours_value, ours = tree_gradient(load(smol_folder), timelines, loss)
+    ours_value, ours = tree_gradient(policy_model(smol_folder), timelines, loss)
     assert ours_value == pytest.approx(value, rel=1e-4, abs=1e-6)
     assert distance(ours, exact) < 2e-5
     _, one_by_one = reference_gradient(smol_folder, timelines, loss, dtype="float32")
     assert distance(ours, exact) < 2 * distance(one_by_one, exact)
-    _, ours = tree_gradient(load(smol_folder, "bfloat16"), timelines, loss)
+    _, ours = tree_gradient(policy_model(smol_folder, "bfloat16"), timelines, loss)
     _, one_by_one = reference_gradient(smol_folder, timelines, loss, dtype="bfloat16")
     assert distance(ours, exact) < 1.2 * distance(one_by_one, exact)

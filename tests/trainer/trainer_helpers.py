@@ -16,7 +16,10 @@ from astune.algorithm import GRPO, Algorithm
 from astune.config.schema import AstuneConfig, LossConfig, ModelConfig, OptimConfig, RolloutConfig, TrainerConfig
 from astune.engine.local.grammar import Grammars, unpack
 from astune.schema import Episode, EpisodeGroup, Forest, MessageNode, Reward, Task, TrainingBatch
+from astune.trainer.gradient import accumulate_gradient
 from astune.trainer.loss import LossInputs, PolicyLoss
+from astune.trainer.microbatch import Layout, pack, split
+from astune.trainer.policy_model import PolicyModel
 from astune.trainer.samples import WeightedTimeline
 
 VOCABULARY = 96
@@ -133,6 +136,29 @@ def random_batch(seed: int, *, n_groups: int = 3, n_episodes: int = 4, turns: in
             members.append(episode(nodes, reward=float(number % 2), name=f"{len(groups)}-{number}"))
         groups.append(group(members))
     return TrainingBatch(1, groups, [[rng.uniform(-2, 2) for _ in g.episodes] for g in groups])
+
+
+def policy_model(folder: Path, dtype: str = "float32", **model: Any) -> PolicyModel:
+    return PolicyModel.load(folder, ModelConfig.model_validate({"device": "cpu", "dtype": dtype, **model}), seed=0)
+
+
+def tree_gradient(
+    model: PolicyModel,
+    timelines: list[WeightedTimeline],
+    loss: PolicyLoss,
+    grammars: Grammars | None = None,
+    *,
+    temperature: float = 1.0,
+    tokens: int = 8192,
+    layout: Layout | None = None,
+) -> tuple[float, dict[str, Tensor]]:
+    """The loss and its gradient as a step computes them, in micro-batches of at most `tokens`."""
+    parts = split(timelines, tokens, layout=layout)
+    microbatches = [pack(part, torch.device("cpu"), grammars, layout=layout) for part in parts]
+    sums = accumulate_gradient(model, microbatches, loss, temperature)
+    gradient = {name: tensor.clone() for name, tensor in model.master_weights.gradients().items()}
+    model.master_weights.clear_gradients()
+    return float(sums.loss), gradient
 
 
 def reference_gradient(
