@@ -185,7 +185,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any], optim: OptimConfig) -> None:
-        """Take over what `state_dict` gave.
+        """Take over weights and moments of `state_dict`; the settings are those of `optim`, also where they changed.
 
         Raises:
             TrainerError: the state is of another model.
@@ -201,8 +201,6 @@ class MasterWeights:
         for name, master in zip(self._names, self._weights, strict=True):
             master.copy_(saved[name])
         optimizer = self._optimizer_for(optim)
-        for group, saved_group in zip(optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-            group.update({key: value for key, value in saved_group.items() if key != "params"})
         for number, saved_state in state["optimizer"]["state"].items():
             for name, value in saved_state.items():
                 optimizer.state[self._weights[number]][name].copy_(value)
