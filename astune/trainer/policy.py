@@ -227,13 +227,12 @@ class PolicyTrainer:
         return microbatches
 
     def _with_old_logprobs(self, updates: list[list[MicroBatch]]) -> list[list[MicroBatch]]:
-        """Before the first of several updates, record the log-probabilities of the policy that the batch came from.
+        """For updates after the first, record the log-probabilities of the policy that the batch came from.
 
-        With a single update the policy and the old policy are the same, and the loss needs no note of it.
+        In the first update the policy is that old policy, and the loss needs no note of it.
         """
-        if len(updates) > 1:
-            for microbatch in (microbatch for update in updates for microbatch in update):
-                microbatch.inputs = replace(microbatch.inputs, old_logprob_E=self._logprobs(microbatch))
+        for microbatch in (microbatch for update in updates[1:] for microbatch in update):
+            microbatch.inputs = replace(microbatch.inputs, old_logprob_E=self._logprobs(microbatch))
         return updates
 
     def _logprobs(self, microbatch: MicroBatch) -> Tensor:

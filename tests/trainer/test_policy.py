@@ -252,6 +252,25 @@ def test_several_updates_of_one_batch_start_from_its_own_policy(small_folder: Pa
     assert report.metrics["logprob_diff_mean"] == pytest.approx(once.metrics["logprob_diff_mean"], rel=1e-3)
 
 
+def test_only_updates_after_the_first_take_a_pass_for_old_log_probabilities(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first of two updates the policy is the old policy; half of the groups are in the second."""
+    passes: list[int] = []
+    original = PolicyModel.logprobs
+    monkeypatch.setattr(
+        PolicyModel,
+        "logprobs",
+        lambda model, *given: passes.append(len(given[0].token_ids_T)) or original(model, *given),
+    )
+    trainer = PolicyTrainer.load(small_folder, config(loss={"updates_per_step": 2}))
+    report = trainer.step(random_batch(4, n_groups=4))
+    assert 0 < sum(passes) < report.metrics["computed_tokens"] * 0.6
+    passes.clear()
+    PolicyTrainer.load(small_folder, config()).step(random_batch(4, n_groups=4))
+    assert not passes
+
+
 def test_the_kl_term_is_zero_at_the_start_and_grows_from_the_starting_weights(small_folder: Path) -> None:
     for lora in ({}, {"rank": 2}):
         trainer = PolicyTrainer.load(small_folder, config(loss={"kl_coef": 0.1}, optim={"lr": 1e-2}, lora=lora))
