@@ -5,7 +5,7 @@ The large sections stand in files of their own beside this one; all of them are 
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -203,6 +203,14 @@ class AstuneConfig(StrictModel):
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str | dict) else value or []
+
+    @field_validator("experiment_name")
+    @classmethod
+    def _is_inside(cls, value: str) -> str:
+        name = PurePath(value)
+        if name.is_absolute() or ".." in name.parts or not name.parts:
+            raise ValueError(f"must name a folder inside record_dir, found {value!r}: choose a name such as math_agent")
+        return value
 
     @field_validator("backbone")
     @classmethod
