@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from astune.schema import TaskReaderError, imported
+from astune.schema.plain_json import strict_json
 
 Row = dict[str, Any]
 _BATCH = 1024
@@ -56,11 +57,9 @@ def json_object(line: bytes, where: str) -> Row:
         TaskReaderError: it is not UTF-8, no JSON, or no object; begins with `where`.
     """
     try:
-        row = json.loads(line.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_with_single_keys)
+        row = strict_json(line.decode("utf-8-sig"), _with_single_keys)
         if b"\\ud" in line.lower():
             json.dumps(row, ensure_ascii=False).encode()
-    except RecursionError as cause:
-        raise TaskReaderError(f"{where}: nested too deeply", hint="flatten the task") from cause
     except UnicodeEncodeError as cause:
         raise TaskReaderError(f"{where}: a text holds half a surrogate pair", hint="write whole characters") from cause
     except UnicodeDecodeError as cause:
@@ -68,7 +67,7 @@ def json_object(line: bytes, where: str) -> Row:
     except ValueError as cause:
         raise TaskReaderError(
             f"{where}: expected one JSON object, and this is not JSON: {cause}",
-            hint="write each task on one line, without commas between lines",
+            hint="write each task on one line, without commas between lines; null stands for no number",
         ) from cause
     if not isinstance(row, dict):
         raise TaskReaderError(
@@ -78,11 +77,7 @@ def json_object(line: bytes, where: str) -> Row:
     return row
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number; write null")
-
-
-def _with_single_keys(pairs: list[tuple[str, Any]]) -> Row:
+def _with_single_keys(pairs: Sequence[tuple[str, Any]]) -> Row:
     row = dict(pairs)
     if len(row) < len(pairs):
         keys = [key for key, _ in pairs]

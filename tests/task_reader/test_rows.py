@@ -104,7 +104,8 @@ def test_without_pyarrow_the_package_is_named(tmp_path, monkeypatch):
         ('{"answer": NaN}', "NaN is not a JSON number"),
         ('{"a": {"b": 1, "b": 2}}', "'b' stands twice"),
         ('{"a": "\\ud800"}', "half a surrogate pair"),
-        ('{"a": ' + "[" * 100_000 + "}", "nested too deeply"),
+        ('{"a": ' + "[" * 100_000 + "}", "nested deeper than"),
+        ('{"answer": [1e999]}', "1e999 is beyond the largest number"),
     ],
 )
 def test_json_that_means_nothing_certain_is_refused_with_its_place(line: str, says: str):
