@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from astune.config.rubrics import RubricsConfig
 from astune.config.schema import TaskReaderConfig
@@ -104,7 +104,7 @@ def _ranked(task: Task, path: Path, config: RubricsConfig) -> Example:
         )
     answers = tuple(_text(each, config.answer_field, task, path) for each in candidates)
     ranks = [each.get("rank") for each in candidates]
-    if not all(isinstance(rank, int | float) and math.isfinite(rank) for rank in ranks):
+    if not all(map(_is_number, ranks)):
         where = f"{path}: task {task.task_id}"
         raise TaskReaderError(f"{where} has the ranks {ranks}", hint="a rank is a number, 1 the best")
     return Example(task.main_query, answers, tuple(-float(rank) for rank in ranks), _reference(task, config))
@@ -121,7 +121,7 @@ def _text(row: Any, field: str, task: Task, path: Path) -> str:
 
 def _score(task: Task, path: Path, config: RubricsConfig) -> float:
     score = task.metadata.get("score")
-    if isinstance(score, bool) or not isinstance(score, int | float):
+    if not _is_number(score):
         raise TaskReaderError(f"{path}: task {task.task_id} has the score {score!r}", hint="metadata.score is a number")
     if not config.min_score <= score <= config.max_score:
         raise TaskReaderError(
@@ -129,6 +129,11 @@ def _score(task: Task, path: Path, config: RubricsConfig) -> float:
             hint=f"it is between rubrics.min_score {config.min_score:g} and max_score {config.max_score:g}",
         )
     return float(score)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is one that a float can hold."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _reference(task: Task, config: RubricsConfig) -> str | None:

@@ -230,10 +230,20 @@ def test_a_file_that_holds_no_rubrics_is_named_with_what_is_wrong(tmp_path: Path
     [
         ({"metadata": {"answer": "x"}}, "pointwise", "has the score None; metadata.score is a number"),
         ({"metadata": {"answer": "x", "score": 11}}, "pointwise", "has the score 11; it is between"),
+        (
+            {"metadata": {"answer": "x", "score": 10**400}},
+            "pointwise",
+            r"has the score 10{400}; metadata.score is",
+        ),
         ({"metadata": {"score": 1}}, "pointwise", "has no text 'answer'; name the field"),
         ({"metadata": {"answer": "x", "score": 1}}, "listwise", "has no two candidates; listwise data"),
         (
             {"metadata": {"candidates": [{"answer": "x", "rank": 1}, {"answer": "y"}]}},
+            "listwise",
+            "has the ranks",
+        ),
+        (
+            {"metadata": {"candidates": [{"answer": "x", "rank": 10**400}, {"answer": "y", "rank": True}]}},
             "listwise",
             "has the ranks",
         ),
