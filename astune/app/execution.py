@@ -14,10 +14,11 @@ from astune.app.beside import Ready, known_as_run, made_ready, telling_the_end
 from astune.app.console import Console
 from astune.app.display import open_display
 from astune.app.experiment import Experiment, changes
-from astune.config import dump, load_config
+from astune.config import dump
+from astune.config.saved import load_saved
 from astune.launcher import back_up
 from astune.launcher.companion import CompanionFlags, give_ray_head_a_token, running_ray_head
-from astune.schema import AstuneError
+from astune.schema import AstuneError, ConfigError
 
 if TYPE_CHECKING:
     from astune.backbone.base import RunObserver
@@ -195,7 +196,12 @@ def _show_changes(experiment: Experiment, run: RunDirectory, console: Console) -
     """Print the settings that a resumed run has changed, so that none is changed unnoticed."""
     if experiment.run_path is None or not run.config_path.is_file():
         return
-    for key, before, after in changes(load_config(run.config_path), experiment.config):
+    try:
+        earlier = load_saved(run.config_path)
+    except ConfigError as damage:  # resumed with --conf, which replaces it
+        console.say(f"which settings changed is not known: {damage.message}")
+        return
+    for key, before, after in changes(earlier, experiment.config):
         console.say(f"{key}: {before} -> {after}")
 
 

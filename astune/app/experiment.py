@@ -18,6 +18,7 @@ from astune.app.console import Console
 from astune.backbone.base import Backbone, find_backbone
 from astune.config import AstuneConfig, load_config
 from astune.config.loader import APPWORLD_TASKS
+from astune.config.saved import load_saved
 from astune.config.user_files import forget_changed
 from astune.launcher import config_path_of
 from astune.schema import ConfigError, Faults, RunStoreError, collector_at_rest
@@ -98,7 +99,7 @@ class Experiment:
                     f"{directory.path} was ended before it had begun, so there is nothing to resume",
                     hint="start the experiment again with --conf",
                 )
-            config = load_config(directory.config_path, overrides, values=layers)
+            config = load_saved(directory.config_path, overrides, values=layers)
             found = directory.path
             experiment = cls(config, config_path_of(directory.backup), found)
         if not experiment.backbone.trains:

@@ -7,7 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from astune.config import AstuneConfig, load_config
+from astune.config import AstuneConfig
+from astune.config.saved import load_saved
 from astune.engine.adapters import policies_in
 from astune.runs import (
     RECORD_DIR,
@@ -49,7 +50,7 @@ class Run:
     @cached_property
     def config(self) -> AstuneConfig:
         """The resolved configuration."""
-        return load_config(self._directory.config_path)
+        return load_saved(self._directory.config_path)
 
     def metrics(self, split: Split | None = None) -> list[Row]:
         """Return one row per step and split, with `step`, `split`, `elapsed_s` and every metric under its name.

@@ -23,6 +23,7 @@ import yaml
 
 from astune.app.experiment import Experiment, changes
 from astune.config import AstuneConfig, load_config
+from astune.config.saved import load_saved
 from astune.launcher.health import why_not_answering
 from astune.processes.guarded import GuardedProcess
 from astune.runs import HeldOut, RunDirectory, RunInfo, runs_below
@@ -231,7 +232,7 @@ def _runs_in(folder: Path) -> Iterator[tuple[RunDirectory, RunInfo, AstuneConfig
     for path in reversed(runs_below(folder)) if folder.is_dir() else ():
         run = RunDirectory.look_at(path)
         try:
-            yield run, run.info(), load_config(run.config_path)
+            yield run, run.info(), load_saved(run.config_path)
         except (AstuneError, OSError, yaml.YAMLError):
             continue
 

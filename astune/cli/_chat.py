@@ -11,7 +11,7 @@ import asyncio
 from astune.app.chat import Chat, beginning_of
 from astune.app.console import Console
 from astune.app.run import checkpoint_of, whole_model
-from astune.config import load_config
+from astune.config.saved import load_saved
 from astune.runs import RunDirectory, resolve_run
 from astune.schema import ContextOverflow, visible
 
@@ -20,7 +20,7 @@ def chat_with(run: str, message: str | None) -> int:
     """Answer `message`, or every line that is typed until an empty one or end of input."""
     path = resolve_run(run, prefer="model")
     checkpoint = checkpoint_of(run)
-    config = load_config(RunDirectory.open(path).config_path)
+    config = load_saved(RunDirectory.open(path).config_path)
     console = Console()
     beginning = beginning_of(RunDirectory.open(path))
     chat = Chat(config, str(whole_model(checkpoint)), beginning)

@@ -14,7 +14,7 @@ _SHOWN = 20
 
 def check_run(run: str) -> int:
     """0 where every call of every episode replays token for token, 1 otherwise."""
-    from astune.config import load_config
+    from astune.config.saved import load_saved
     from astune.context_tracker import faults
     from astune.engine.model_files import resolve_model
     from astune.renderers import load_renderer
@@ -22,7 +22,7 @@ def check_run(run: str) -> int:
 
     directory = RunDirectory.open(resolve_run(run))
     console = Console()
-    renderer = load_renderer(resolve_model(load_config(directory.config_path).model.path))
+    renderer = load_renderer(resolve_model(load_saved(directory.config_path).model.path))
     episodes = calls = found = 0
     with directory.episodes() as reader, Progress(console=console, transient=True) as progress:
         bar = progress.add_task("episodes", total=reader.count())

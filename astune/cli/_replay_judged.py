@@ -42,8 +42,8 @@ def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
         trust_code: import code inside of the run's folder without asking.
     """
     from astune.algorithm import load_algorithm
-    from astune.config import load_config
     from astune.config.code_of_runs import no_code_of
+    from astune.config.saved import load_saved
     from astune.engine.model_files import resolve_model
     from astune.launcher import config_path_of
     from astune.renderers import load_renderer
@@ -52,7 +52,7 @@ def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
     from astune.task_judge import load_judge
 
     directory = RunDirectory.open(resolve_run(run))
-    config = load_config(directory.config_path, overrides)
+    config = load_saved(directory.config_path, overrides)
     written = config_path_of(directory.backup)
     base_dir = written.parent if written is not None else None
     console = Console()

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astune.app.console import Console
-from astune.config import load_config
+from astune.config.saved import load_saved
 from astune.runs import RunDirectory, StepSummary, resolve_run
 from astune.runs.report import BEST_PROMPTS, RunReport, read_report
 from astune.schema import RunStoreError, visible
@@ -80,7 +80,7 @@ def _name(directory: RunDirectory, report: RunReport, found: Sequence[dict[str, 
     """Results of the run; `found` are the best prompts of all searches."""
     if report.prompts is not None:
         return "best prompts"
-    params = load_config(directory.config_path).rollout.params
+    params = load_saved(directory.config_path).rollout.params
     from_best = any(each and each.items() <= params.items() for each in found)
     return "trained from the best prompts" if from_best else "trained"
 
@@ -89,7 +89,7 @@ def _found(directory: RunDirectory, path: Path) -> dict[str, Any]:
     """The prompts that a search found; empty where it found none better than those it began with."""
     try:
         best = dict(yaml.safe_load(path.read_text(encoding="utf-8"))["astune"]["rollout"]["params"])
-        return {} if best.items() <= load_config(directory.config_path).rollout.params.items() else best
+        return {} if best.items() <= load_saved(directory.config_path).rollout.params.items() else best
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as cause:
         raise RunStoreError(f"{path} cannot be read: {cause!r}", hint="search again") from cause
 
