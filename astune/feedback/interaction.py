@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from astune.schema import Message
+from astune.schema.plain_json import require_text
 
 EXPLICIT = "explicit"
 """The kind of an explicit rating; other kinds are `implicit:` and the name of the rule that found it."""
@@ -58,20 +59,7 @@ def check_conversation(interaction: Interaction) -> None:
         raise ValueError("the last message is no answer of an assistant")
     if not isinstance(interaction.tools, list) or not all(isinstance(each, dict) for each in interaction.tools):
         raise ValueError("'tools' is no list of tools")
-    check_text(asdict(interaction))
-
-
-def check_text(value: Any) -> None:
-    """
-    Raises:
-        ValueError: a text in it holds half a surrogate pair, which no file takes, or it is nested too deeply.
-    """
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as cause:
-        raise ValueError("a text holds half a surrogate pair") from cause
-    except RecursionError as cause:
-        raise ValueError("it is nested too deeply") from cause
+    require_text(asdict(interaction))
 
 
 @dataclass(frozen=True, slots=True)

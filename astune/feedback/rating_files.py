@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from astune.feedback.interaction import Rating, check_text
+from astune.feedback.interaction import Rating
 from astune.schema import TaskReaderError
+from astune.schema.plain_json import require_text
 
 _IDS = ("interaction_id", "conversation_id", "trace_id", "traceId", "span_id")
 _SHOWN = 80
@@ -102,7 +103,7 @@ def rating_of(row: Mapping[str, Any], where: str) -> Rating:
     if identity is None:
         raise TaskReaderError(f"{where}: nothing is named that is rated", hint=f"name it in one of {', '.join(_IDS)}")
     try:
-        check_text(dict(row))
+        require_text(dict(row))
     except ValueError as cause:
         raise TaskReaderError(f"{where}: {cause}", hint="write whole characters") from cause
     rating = _number(row, where)

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astune.feedback.interaction import Interaction, Rating, check_conversation, check_text
+from astune.feedback.interaction import Interaction, Rating, check_conversation
 from astune.feedback.rating_files import as_number, seconds_of
 from astune.feedback.spans import Span, Unreadable, interaction_of, ratings_of
 from astune.schema import TaskReaderError
+from astune.schema.plain_json import require_text
 
 _SQLITE = b"SQLite format 3\x00"
 _NS = 1e9
@@ -77,7 +78,7 @@ def _storable(rating: Rating, found: TraceFile) -> bool:
     try:
         if rating.rating is not None and not math.isfinite(rating.rating):
             raise ValueError(f"the rating is {rating.rating}")
-        check_text([rating.comment, rating.corrected_answer, rating.user])
+        require_text([rating.comment, rating.corrected_answer, rating.user])
     except ValueError as cause:
         found.broken.append(f"rating of trace {rating.interaction_id}: {cause}")
         return False

@@ -74,6 +74,19 @@ def _inside(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def require_text(value: Any) -> None:
+    """
+    Raises:
+        ValueError: a text in it holds half a surrogate pair, which no file takes, or it is nested too deeply.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as cause:
+        raise ValueError("a text holds half a surrogate pair") from cause
+    except RecursionError as cause:
+        raise ValueError("it is nested too deeply") from cause
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from astune.schema.plain_json import strict_json
+from astune.schema.plain_json import require_text, strict_json
 
 
 def read_json(body: bytes) -> Any:
@@ -17,12 +16,5 @@ def read_json(body: bytes) -> Any:
     """
     value = strict_json(body)
     if b"\\ud" in body.lower():
-        _check_text(value)
+        require_text(value)
     return value
-
-
-def _check_text(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as cause:
-        raise ValueError("a text holds half a surrogate pair") from cause
