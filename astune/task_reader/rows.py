@@ -132,7 +132,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
             return
         stream.seek(0)
         try:
-            rows = json.load(stream)
+            rows = strict_json(stream.read(), _with_single_keys)
         except ValueError as cause:
             raise TaskReaderError(f"{path} is not JSON: {cause}", hint="fix it, or use JSON lines") from cause
     for number, row in enumerate(rows, start=1):

@@ -114,5 +114,19 @@ def test_json_that_means_nothing_certain_is_refused_with_its_place(line: str, sa
     assert str(caught.value).startswith("tasks.jsonl, line 3: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[{"answer": NaN}]', "NaN is not a JSON number"),
+        ('[{"answer": 1e999}]', "1e999 is beyond the largest number"),
+        ('[{"a": 1, "a": 2}]', "'a' stands twice"),
+        ("[" * 100_000, "nested deeper than"),
+    ],
+)
+def test_a_list_of_rows_is_as_strict_as_a_line(tmp_path: Path, text: str, says: str):
+    with pytest.raises(TaskReaderError, match=says):
+        list(rows_of(write(tmp_path / "t.json", text)))
+
+
 def test_a_whole_surrogate_pair_is_a_character():
     assert json_object(b'{"a": "\\ud83d\\ude42"}', "line 1") == {"a": "\U0001f642"}
