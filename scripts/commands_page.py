@@ -63,8 +63,12 @@ def _flag(parameter: Any) -> str:
 
 def _described(parameter: Any) -> str:
     default = parameter.default
-    shown = default is not None and not callable(default) and not parameter.is_flag and default != ()
-    return f"{parameter.help or ''}{f' Default: `{default}`.' if shown else ''}"
+    if parameter.required:
+        return f"{parameter.help or ''} Required."
+    if default in (None, "", ()) or callable(default) or parameter.is_flag:
+        return parameter.help or ""
+    words = default if isinstance(default, tuple) else (default,)
+    return f"{parameter.help or ''} Default: `{' '.join(map(str, words))}`."
 
 
 def _plain(text: str) -> str:

@@ -9,24 +9,27 @@ import typer
 
 from astune.cli._flags import Commands, DryRun, Set, With, WithAppworld, WithRay
 
-check_app = Commands(help="Check what training relies on; nothing is trained.", no_args_is_help=True)
+check_app = Commands(help="Check the numerics, the chat template or the judge before training.", no_args_is_help=True)
 
 
 @check_app.command()
 def numerics(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to compare engine and trainer of.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="Experiment whose engine and trainer are compared.")],
     steps: Annotated[
-        int, typer.Option("--steps", min=2, help="Steps; new weights are handed to the engine between two of them.")
+        int,
+        typer.Option("--steps", min=2, metavar="N", help="Number of steps; the engine loads new weights between them."),
     ] = 2,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Tasks a step, rollout.num_repeat episodes each.")] = 4,
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=1, metavar="N", help="Tasks per step, each with rollout.num_repeat episodes.")
+    ] = 4,
     overrides: Set = None,
     with_: With = None,
     with_ray: WithRay = False,
     with_appworld: WithAppworld = False,
 ) -> int:
-    """Compare the engine's log-probabilities with the trainer's, on real rollouts and without learning.
+    """Compare the engine's log-probabilities with the trainer's on real rollouts, without training.
 
-    Ends with status 1 where they are further apart than rounding explains, and names the likely cause.
+    The exit status is 1 if they differ by more than rounding explains; the likely cause is then printed.
     """
     from astune.cli._numerics import check_numerics
     from astune.launcher.companion import CompanionFlags
@@ -37,13 +40,11 @@ def numerics(
 
 @check_app.command()
 def template(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model as model.path names it, or a tokenizer's folder.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A value of model.path, or the folder of a tokenizer.")],
 ) -> int:
-    """Extend conversations behind every answer by the model's chat template, and compare with whole renders.
+    """Check that conversations extended turn by turn have the tokens of a whole render by the model's chat template.
 
-    Ends with status 1 where an extension differs; that a template rewrites history only costs tokens.
+    The exit status is 1 if they differ. A template that rewrites earlier messages is reported, and only costs tokens.
     """
     from astune.cli._templates import check_template_of
 
@@ -52,26 +53,35 @@ def template(
 
 @check_app.command()
 def judge(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose judge is tried.")],
-    tasks: Annotated[int, typer.Option("--tasks", min=2, help="Tasks whose reference answers are judged.")] = 4,
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="Experiment whose judge is tested.")],
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=2, metavar="N", help="Number of tasks whose reference answers are judged.")
+    ] = 4,
     labelled: Annotated[
         Path | None,
-        typer.Option("--labelled", metavar="FILE.jsonl", help="Labelled answers, as `astune rubrics` reads them."),
+        typer.Option(
+            "--labelled",
+            metavar="FILE.jsonl",
+            help="Labelled answers to compare the rewards with, in the format of `astune rubrics`.",
+        ),
     ] = None,
     calibrate: Annotated[
         Path | None,
-        typer.Option("--calibrate", metavar="OUT.yaml", help="Only write what its rewards are worth in those labels."),
+        typer.Option(
+            "--calibrate", metavar="OUT.yaml", help="Instead write a calibration of the rewards to those labels."
+        ),
     ] = None,
     by: Annotated[
-        str, typer.Option("--by", metavar="FIELD", help="Calibrate each group of tasks that this metadata field names.")
+        str,
+        typer.Option("--by", metavar="FIELD", help="Metadata field by which tasks are grouped for the calibration."),
     ] = "",
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Try to get undeserved rewards from the judge, judge the same twice, and compare with labels where there are any.
+    """Test the judge: attacks that must earn nothing, judging twice, and agreement with labelled answers.
 
-    Ends with status 1 where a probe earns something, the same episode is rewarded differently, or a reference answer
-    earns no more than a wrong one.
+    The exit status is 1 if an attack raises the reward, if one episode gets two different rewards, or if a reference
+    answer earns no more than a wrong one.
     """
     from astune.cli._judge_check import calibrate_judge_of, check_judge_of
 

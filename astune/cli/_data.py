@@ -18,53 +18,72 @@ if TYPE_CHECKING:
     from astune.config import AstuneConfig
     from astune.data_generator import Made, Material
 
-data_app = Commands(help="Make tasks from documents or from a few examples, each verified.", no_args_is_help=True)
+data_app = Commands(
+    help="Generate verified tasks from documents or from a few examples, and measure their difficulty.",
+    no_args_is_help=True,
+)
 
 Out = Annotated[
-    Path, typer.Option("--out", metavar="FILE.jsonl", help="Where the training tasks are written; others go beside it.")
+    Path,
+    typer.Option(
+        "--out",
+        metavar="FILE.jsonl",
+        help="File for the training tasks; held-out tasks and a report are written beside it.",
+    ),
 ]
 Num = Annotated[
     int | None,
-    typer.Option("--num", metavar="N", min=1, help="Tasks that are wanted, held-out ones among them."),
+    typer.Option(
+        "--num",
+        metavar="N",
+        min=1,
+        help="Number of tasks, held-out ones included; by default task_reader.data_generation.number.",
+    ),
 ]
 
 
 @data_app.command("from-docs", interrupted=RESUMES)
 def from_docs(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Documents, and folders of documents.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATHS...", help="Documents, or folders of documents.")],
     out: Out = Path("tasks.jsonl"),
     num: Num = None,
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Ask questions about documents, and keep those that are answered again from their passage.
+    """Generate questions about documents, and keep those that are answered again from their passage.
 
-    The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
+    The helper model's answers are cached: after an interruption, the same command resumes and writes the same file.
     """
     return _make(paths, None, out, num, conf, overrides or [], dry_run is not None)
 
 
 @data_app.command(interrupted=RESUMES)
 def expand(
-    seeds: Annotated[Path, typer.Argument(metavar="SEEDS.jsonl", help="Example tasks with their right answers.")],
+    seeds: Annotated[Path, typer.Argument(metavar="SEEDS.jsonl", help="Example tasks with their reference answers.")],
     out: Out = Path("tasks.jsonl"),
     num: Num = None,
     docs: Annotated[
         list[Path] | None,
-        typer.Option("--docs", metavar="PATH", help="Half of the tasks are about these documents; repeatable."),
+        typer.Option(
+            "--docs", metavar="PATH", help="Generate half of the tasks from this document or folder; repeatable."
+        ),
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option("--env", metavar="URL", help="Explore the examples' environment at URL, or `local`ly."),
+        typer.Option(
+            "--env",
+            metavar="URL",
+            help="Generate tasks by exploring the examples' environment: the URL of its service, or local.",
+        ),
     ] = None,
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Vary example tasks, and keep those whose answer checkers or repeated solving confirm.
+    """Generate variations of example tasks, and keep those whose answer checkers or repeated solving confirm.
 
-    The helper model's answers are cached: after a kill, the same command resumes and produces the same file.
+    The helper model's answers are cached: after an interruption, the same command resumes and writes the same file.
     """
     explored = [] if env is None else [f"task_reader.data_generation.env_url={env}"]
     return _make(docs or [], seeds, out, num, conf, [*(overrides or []), *explored], dry_run is not None)
@@ -72,26 +91,28 @@ def expand(
 
 @data_app.command()
 def measure(
-    conf: Annotated[Path, typer.Option("--conf", metavar="FILE.yaml", help="The experiment that would train on them.")],
+    conf: Annotated[
+        Path, typer.Option("--conf", metavar="FILE.yaml", help="Experiment whose model, workflow and judge are used.")
+    ],
     tasks: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[TASKS.jsonl]", help="Tasks, made or written; the experiment's own where it is left out."
-        ),
+        typer.Argument(metavar="[TASKS.jsonl]", help="Tasks to measure; by default the experiment's training tasks."),
     ] = None,
-    out: Out = Path("measured.jsonl"),
-    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, help="Episodes of each task.")] = 4,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.jsonl", help="File for the tasks that are kept.")] = Path(
+        "measured.jsonl"
+    ),
+    tries: Annotated[int, typer.Option("--tries", metavar="K", min=1, help="Episodes per task.")] = 4,
     between: Annotated[
         tuple[float, float],
-        typer.Option("--between", metavar="LOW HIGH", help="Keep only tasks with a success rate from LOW to HIGH."),
+        typer.Option("--between", metavar="LOW HIGH", help="Keep only tasks with a success rate in this range."),
     ] = (0.0, 1.0),
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Measure how often the experiment's model succeeds in each task, and keep those of the difficulty that is wanted.
+    """Measure how often the experiment's model succeeds in each task, and keep the tasks of suitable difficulty.
 
-    A group of episodes that all succeed, or all fail, teaches nothing: --between 0.1 0.9 leaves such tasks out. Tasks
-    that the experiment's reader `data_generation` makes keep their rates, for task_reader.curriculum.
+    A group of episodes that all succeed or all fail has no gradient: --between 0.1 0.9 removes such tasks. For
+    task_reader.type: data_generation the rates are also stored with the tasks, for task_reader.curriculum.
     """
     from astune.app.console import Console
     from astune.app.data import SUCCESS_RATE, with_difficulty

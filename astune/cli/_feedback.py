@@ -12,27 +12,35 @@ from astune.cli._flags import Commands, DryRun, Set
 if TYPE_CHECKING:
     from astune.feedback import FeedbackStore, Masker
 
-feedback_app = Commands(help="Conversations and what users thought of them, for training.", no_args_is_help=True)
+feedback_app = Commands(
+    help="Import, count, export and delete conversations and the ratings that users gave them.", no_args_is_help=True
+)
 
 DEFAULT_STORE = Path("feedback.sqlite3")
-Store = Annotated[Path, typer.Option("--store", metavar="FILE", help="The SQLite file that holds the feedback.")]
+Store = Annotated[Path, typer.Option("--store", metavar="FILE", help="SQLite file with conversations and ratings.")]
 Mask = Annotated[
     list[str] | None,
-    typer.Option("--mask", metavar="NAME=REGEX", help="Mask this as well, as [NAME]; NAME= switches one off."),
+    typer.Option(
+        "--mask",
+        metavar="NAME=REGEX",
+        help="Replace what REGEX matches by [NAME]; NAME= switches a mask off; repeatable.",
+    ),
 ]
 
 
 @feedback_app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces, or ratings in .csv or .jsonl.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files with traces, or with ratings (.csv, .jsonl).")
+    ],
     store: Store = DEFAULT_STORE,
     mask: Mask = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Take in traces (AgentScope Studio's database, OTLP JSON, exports of Langfuse and MLflow) and ratings of them.
+    """Import traces (AgentScope Studio's database, OTLP JSON, exports of Langfuse and MLflow) and ratings of them.
 
-    What is there already is left alone, so files may overlap. E-mail addresses, telephone numbers and keys are masked
-    before anything is written. Records that cannot be read are counted and named.
+    Existing records are kept, so files may overlap. E-mail addresses, telephone numbers and keys are masked before
+    anything is written. Records that cannot be read are counted and listed.
     """
     from astune.app.console import Console
     from astune.app.feedback import take_in
@@ -46,7 +54,7 @@ def import_(
 
 @feedback_app.command()
 def show(store: Store = DEFAULT_STORE) -> int:
-    """Count what a store holds, by source and by kind of opinion."""
+    """Count conversations and ratings by their source and kind."""
     from rich.table import Table
 
     from astune.app.console import Console
@@ -62,7 +70,7 @@ def show(store: Store = DEFAULT_STORE) -> int:
 
 @feedback_app.command()
 def export(
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.jsonl", help="The file to write.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.jsonl", help="File to write.")],
     what: Annotated[
         Literal["labelled", "accepted", "preferences", "failures"],
         typer.Option(
@@ -74,7 +82,7 @@ def export(
     ] = "labelled",
     store: Store = DEFAULT_STORE,
 ) -> int:
-    """Write what a store holds as JSON lines, for other commands and other tools."""
+    """Write labelled answers, conversations, preference pairs or failed questions of a store as JSON lines."""
     from astune.app.console import Console
     from astune.app.feedback import exported
     from astune.config.output_file import require_output
@@ -87,19 +95,19 @@ def export(
 
 @feedback_app.command()
 def forget(
-    user: Annotated[str, typer.Argument(metavar="USER", help="The user's id, as ratings and traces have it.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="User id, as in the ratings and traces.")],
     flywheel: Annotated[
         Path | None,
         typer.Option(
             "--flywheel",
             metavar="FOLDER",
-            help="Delete what turns of this flywheel made of them as well: tasks, reports, measurements and runs. "
-            "Decisions and promoted models stay.",
+            help="Also delete what the turns of this flywheel made from the user's feedback: tasks, reports, "
+            "measurements and runs. Decisions and promoted models stay.",
         ),
     ] = None,
     store: Store = DEFAULT_STORE,
 ) -> int:
-    """Delete all that belongs to a user: conversations, ratings of them, and the user's own ratings."""
+    """Delete a user's conversations, all ratings of them, and the user's own ratings."""
     from astune.app.console import Console
 
     opened, console = _opened(store), Console()
@@ -117,30 +125,38 @@ def forget(
 def serve(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="A RUN, a folder, a hub id; several share the sessions."),
+        typer.Argument(
+            metavar="MODEL...", help="A RUN (its best model), a folder or a hub id; several models share the sessions."
+        ),
     ],
     share: Annotated[
         list[float] | None,
-        typer.Option("--share", metavar="S", help="The share of sessions of each model, in their order."),
+        typer.Option(
+            "--share", metavar="S", help="Share of the sessions for each model, in the same order; equal by default."
+        ),
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", metavar="NAME", help="A key for this client; ASTUNE_KEY_NAME may hold it."),
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help="Client with a key of its own, which ASTUNE_KEY_NAME may set; repeatable; one by default.",
+        ),
     ] = None,
     store: Store = DEFAULT_STORE,
     mask: Mask = None,
     rate: Annotated[
         int | None,
-        typer.Option("--rate", min=1, metavar="N", help="Requests a minute that each client may send."),
+        typer.Option("--rate", min=1, metavar="N", help="Requests per minute and client; no limit by default."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0 uses a free one.")
     ] = 8182,
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Serve models to people in three dialects, keep every conversation, and take feedback on them."""
+    """Serve models to users through OpenAI's and Anthropic's APIs; record every conversation, and feedback on it."""
     from astune.cli._serve import serve as serve_models
 
     return serve_models(

@@ -60,24 +60,28 @@ def _plain(option: Any) -> Any:
 
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one key, as trainer.optim.lr=1e-5; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set one configuration key, such as trainer.optim.lr=1e-5; repeatable."
+    ),
 ]
 With = Annotated[
     list[str] | None,
     typer.Option(
         "--with",
         metavar="NAME=COMMAND",
-        help="Start a companion service first; NAME alone starts one of astune.companions; repeatable.",
+        help="Start a service beside the run, by a shell command; NAME alone: one of astune.companions; repeatable.",
     ),
 ]
-WithRay = Annotated[bool, typer.Option("--with-ray", metavar=" ", help="Start a Ray head first.")]
+WithRay = Annotated[
+    bool, typer.Option("--with-ray", metavar=" ", help="Start a Ray head on this machine beside the run.")
+]
 WithAppworld = Annotated[
-    bool, typer.Option("--with-appworld", metavar=" ", help="Start AppWorld's environment service first.")
+    bool, typer.Option("--with-appworld", metavar=" ", help="Start AppWorld's environment service beside the run.")
 ]
 
 DryRun = Annotated[
     str | None,
-    typer.Option("--dry-run", metavar=" ", help="Say what would be done, and do nothing."),
+    typer.Option("--dry-run", metavar=" ", help="Print what would be done, and do nothing."),
 ]
 Plan = Annotated[
     str | None,
@@ -85,10 +89,15 @@ Plan = Annotated[
         "--dry-run",
         metavar="[=full]",
         help="Print the plan and the resolved configuration, and start nothing; --dry-run=full adds the whole "
-        "configuration of verl or Trinity.",
+        "configuration of verl or Trinity-RFT.",
     ),
 ]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's for its newest run.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Folder of a run; the folder or name of an experiment stands for its newest run."
+    ),
+]
 
 
 def plan_of(value: str | None) -> Literal["short", "full"] | None:

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from astune.rubrics.learning import OnProgress
 
 rubrics_app = Commands(
-    help="Learn rubrics from a few labelled answers, for `judge_protocol: rubrics`.", no_args_is_help=True
+    help="Learn rubrics from a few labelled answers, for task_judge.judge_protocol: rubrics.", no_args_is_help=True
 )
 
 Conf = Annotated[
     Path | None,
-    typer.Option("--conf", metavar="FILE.yaml", help="The experiment that holds helper_model and rubrics."),
+    typer.Option(
+        "--conf",
+        metavar="FILE.yaml",
+        help="Experiment with the settings of helper_model and rubrics; --set works without one.",
+    ),
 ]
 
 
@@ -33,13 +37,18 @@ Conf = Annotated[
 def learn(
     labelled: Annotated[
         Path | None,
-        typer.Argument(metavar="[LABELLED.jsonl]", help="Answers with scores or ranks; none with --description alone."),
+        typer.Argument(
+            metavar="[LABELLED.jsonl]", help="Answers with scores or ranks; may be left out with --description."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.yaml", help="Where the rubrics are written.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.yaml", help="File to write the rubrics to.")] = Path(
         "rubrics.yaml"
     ),
     description: Annotated[
-        str, typer.Option("--description", metavar="TEXT", help="What the tasks are about, in words.")
+        str,
+        typer.Option(
+            "--description", metavar="TEXT", help="Description of the tasks, from which the model writes rubrics."
+        ),
     ] = "",
     conf: Conf = None,
     overrides: Set = None,
@@ -47,7 +56,7 @@ def learn(
 ) -> int:
     """Propose rubrics from better and worse answers, test them on the labels, and keep a small set that explains them.
 
-    The helper model's answers are cached: after a kill, the same command resumes.
+    The helper model's answers are cached: after an interruption, the same command resumes.
     """
     import asyncio
 
@@ -86,13 +95,15 @@ def learn(
 
 @rubrics_app.command(interrupted=RESUMES)
 def check(
-    file: Annotated[Path, typer.Argument(metavar="RUBRICS.yaml", help="Rubrics, learned or written.")],
-    labelled: Annotated[Path, typer.Argument(metavar="LABELLED.jsonl", help="Labels that they were not learned from.")],
+    file: Annotated[Path, typer.Argument(metavar="RUBRICS.yaml", help="Rubrics, learned or written by hand.")],
+    labelled: Annotated[
+        Path, typer.Argument(metavar="LABELLED.jsonl", help="Labelled answers that the rubrics were not learned from.")
+    ],
     conf: Conf = None,
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Measure how well grades by rubrics agree with labels, beside a judge that has none."""
+    """Measure how well grades by rubrics agree with labels, compared with a judge without rubrics."""
     import asyncio
 
     from rich.table import Table

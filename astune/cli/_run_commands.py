@@ -18,16 +18,18 @@ def report(
     run: Run,
     beside: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MORE...]", help="Further runs: one table of all, on the same held-out tasks."),
+        typer.Argument(
+            metavar="[MORE...]", help="Further runs, measured on the same held-out tasks; all are shown in one table."
+        ),
     ] = None,
     html: Annotated[
-        bool, typer.Option("--html", metavar=" ", help="Write it as one page, plots/report.html in the run's folder.")
+        bool, typer.Option("--html", metavar=" ", help="Write plots/report.html in the run's folder instead.")
     ] = False,
 ) -> int:
-    """Print the report of a run again: before and after, the reward curve, the token balance.
+    """Print the report of a run: success before and after, the reward curve, the token accounting.
 
-    Of several runs, of which one may be a search for prompts, it is one table: start, best prompts, trained, trained
-    from the best prompts, each with an interval.
+    For several runs it prints one table with success and its interval: at the start, with the best prompts of `astune
+    optimize-prompt`, and after training.
     """
     from astune.cli._past_runs import show_report, write_report_page
     from astune.cli._report_beside import show_beside
@@ -42,7 +44,7 @@ def report(
 
 @run_commands.command()
 def clean(run: Run, dry_run: DryRun = None) -> int:
-    """Remove what only resuming a run needs; its episodes, metrics and best model stay."""
+    """Delete what is only needed to resume a run; its episodes, metrics and best model stay."""
     from astune.cli._past_runs import clean_run
 
     return clean_run(run, dry_run=dry_run is not None)
@@ -51,9 +53,14 @@ def clean(run: Run, dry_run: DryRun = None) -> int:
 @run_commands.command()
 def export(
     run: Run,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Target folder; it must not exist yet, or be empty.")],
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="NAME", help="Of a run with several: merged into its model.")
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Policy to export, if the run has several; an adapter is merged into its model.",
+        ),
     ] = None,
 ) -> int:
     """Copy the best model of a run, in Hugging Face format."""
@@ -65,13 +72,15 @@ def export(
 @run_commands.command("export-metrics")
 def export_metrics(
     run: Run,
-    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="The format of the table: csv or parquet.")],
+    to: Annotated[
+        Literal["csv", "parquet"], typer.Option("--to", help="Format: csv, or parquet, which needs pyarrow.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write it; metrics.csv or metrics.parquet by default."),
+        typer.Option("--out", metavar="FILE", help="File to write; by default metrics.csv or metrics.parquet."),
     ] = None,
 ) -> int:
-    """Write the metrics of a run as a table: one row a step and split, one column a metric."""
+    """Write the metrics of a run as a table: one row per step and split, one column per metric."""
     from astune.cli._export_metrics import export_metrics
 
     return export_metrics(run, to, out)
@@ -81,19 +90,24 @@ def export_metrics(
 def replay(
     run: Run,
     check: Annotated[
-        bool, typer.Option("--check", metavar=" ", help="Render every stored call again and compare its tokens.")
+        bool,
+        typer.Option(
+            "--check",
+            metavar=" ",
+            help="Instead render every stored call again, and compare its tokens with the record.",
+        ),
     ] = False,
     trust_code: Annotated[
         bool,
         typer.Option(
             "--trust-code",
             metavar=" ",
-            help="Import the judge or algorithm also where it lies inside of the run's folder, without asking.",
+            help="Import a judge or algorithm from inside the run's folder without asking.",
         ),
     ] = False,
     overrides: Set = None,
 ) -> int:
-    """Judge and merge the stored episodes of a run again, without its model, and show what comes out differently."""
+    """Judge a run's stored episodes again and rebuild their timelines, without the model; print the differences."""
     if check:
         from astune.cli._replay import check_run
 
@@ -108,10 +122,10 @@ def chat(
     run: Run,
     message: Annotated[
         str | None,
-        typer.Option("--message", "-m", help="Ask this one question and print the answer."),
+        typer.Option("--message", "-m", metavar="TEXT", help="Ask this question, print the answer, and exit."),
     ] = None,
 ) -> int:
-    """Talk to the best model of a run."""
+    """Chat with the best model of a run."""
     from astune.cli._chat import chat_with
 
     return chat_with(run, message)
@@ -123,39 +137,48 @@ def view(
         Path | None,
         typer.Argument(
             metavar="[PATH]",
-            help="launcher_record, an experiment in it, a run or its rollout folder; ./launcher_record by default.",
+            help="Folder of all runs, of one experiment or of one run; by default ./launcher_record.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; a token is required where others can reach it.")
+        str,
+        typer.Option(
+            "--host", metavar="HOST", help="Address to listen on; if other machines can reach it, a token is required."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0 uses a free one.")
     ] = 8181,
     export: Annotated[
         Path | None,
-        typer.Option("--export", metavar="FILE.html", help="Serve nothing: write a run's report into one file."),
+        typer.Option(
+            "--export", metavar="FILE.html", help="Write one run as a page into this file, and serve nothing."
+        ),
     ] = None,
     episodes: Annotated[
         list[str] | None,
         typer.Option(
             "--episode",
             metavar="ID",
-            help="The episode that the page opens with; with --export one that the report holds, repeatable.",
+            help="Episode to open; with --export an episode to include, repeatable.",
         ),
     ] = None,
     store: Annotated[
         Path,
         typer.Option(
-            "--store", metavar="FILE", help="Conversations of `astune serve`, which are shown where it is there."
+            "--store",
+            metavar="FILE",
+            help="Feedback store of `astune serve`, whose conversations are shown if it exists.",
         ),
     ] = DEFAULT_STORE,
     open_page: Annotated[
         bool | None,
-        typer.Option("--open/--no-open", metavar=" ", help="Open a browser; by default where there is a screen."),
+        typer.Option(
+            "--open/--no-open", metavar=" ", help="Open a browser or not; by default on a terminal with a display."
+        ),
     ] = None,
 ) -> int:
-    """Show everything that runs recorded: dashboards, episodes, every token; live or long afterwards."""
+    """Show runs in the browser: curves, episodes and every token, during training and afterwards."""
     if export is None and len(episodes or ()) > 1:
         raise typer.BadParameter("several --episode go with --export")
 
@@ -170,22 +193,26 @@ def view(
 @run_commands.command()
 def gateway(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A local folder, a hub id, builtin:smollm2-135m, or a RUN.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model: a RUN (its best model), a folder, a hub id, or builtin:smollm2-135m."
+        ),
     ],
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0 uses a free one.")
     ] = 8182,
     answers: Annotated[
         Path | None,
         typer.Option(
             "--answers",
             metavar="FILE",
-            help="Keep answers here: a request that is sent again after a restart gets the one that it got before.",
+            help="Store answers here, so that a repeated request gets the same answer after a restart; needs "
+            "ASTUNE_GATEWAY_KEY.",
         ),
     ] = None,
     overrides: Set = None,
 ) -> int:
-    """Serve a model to agents as training does, for trying one with curl or an SDK; nothing is trained."""
+    """Serve a model through the API that agents have in training, to try an agent by hand; nothing is trained."""
     from astune.cli._gateway import serve_model
 
     return serve_model(model, port, answers, overrides or [])

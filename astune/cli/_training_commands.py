@@ -1,4 +1,4 @@
-"""Commands that play episodes or train: train, demo, sft, dpo, sweep, optimize-prompt, flywheel,
+"""Commands that run episodes or train: train, demo, sft, dpo, sweep, optimize-prompt, flywheel,
 eval, worker.
 """
 
@@ -21,31 +21,38 @@ def train(
         list[str],
         typer.Argument(metavar="-- COMMAND...", help="The agent: a program in any language, run once an episode."),
     ],
-    tasks: Annotated[Path, typer.Option("--tasks", metavar="FILE.jsonl", help="The tasks to train on.")],
+    tasks: Annotated[Path, typer.Option("--tasks", metavar="FILE.jsonl", help="Training tasks.")],
     judge: Annotated[
         str | None,
         typer.Option(
             "--judge",
             metavar="REF",
-            help="The reward: file.py, file.py->Class or module->Class. Without one the program's own reward counts.",
+            help="Judge: file.py, file.py->Class or module->Class. Without one, the program prints the reward.",
         ),
     ] = None,
     validation: Annotated[
         Path | None,
-        typer.Option("--validation", metavar="FILE.jsonl", help="Held-out tasks, tested before, during and after."),
+        typer.Option(
+            "--validation", metavar="FILE.jsonl", help="Held-out tasks, measured before, during and after training."
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="MODEL", help="A local folder, a hub id, or builtin:smollm2-135m."),
+        typer.Option(
+            "--model", metavar="MODEL", help="Model to train: a folder, a hub id, or builtin:smollm2-135m, the default."
+        ),
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option("--backbone", metavar="NAME", help="local, debug, verl or trinity."),
+        typer.Option("--backbone", metavar="NAME", help="Trainer: local (the default), debug, verl or trinity."),
     ] = None,
     plan: Plan = None,
     overrides: Set = None,
 ) -> int:
-    """Train the model behind any program that speaks OpenAI's API: astune train --tasks T --judge J -- COMMAND."""
+    """Train the model behind a program that calls OpenAI's or Anthropic's API.
+
+    Example: `astune train --tasks tasks.jsonl --judge judge.py -- python my_program.py`
+    """
     from astune.cli._program import experiment_of
     from astune.cli._train import Request, train_or_plan
 
@@ -56,9 +63,10 @@ def train(
 
 @training_commands.command()
 def demo(plan: Plan = None, overrides: Set = None) -> int:
-    """A small real model learns to use a calculator, in a few minutes without a GPU.
+    """Train a small real model to use a calculator, in a few minutes without a GPU.
 
-    Trains low-rank adapters. `astune --conf tutorial/example_calculator/calculator.yaml` is the same with all weights.
+    It trains low-rank adapters; `astune --conf tutorial/example_calculator/calculator.yaml` trains all weights on the
+    same tasks.
     """
     from astune.cli._train import Request, train_or_plan
     from astune.config.tutorials import DEMO, DEMO_SETTINGS, tutorial_file
@@ -69,28 +77,28 @@ def demo(plan: Plan = None, overrides: Set = None) -> int:
 
 @training_commands.command()
 def sft(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring answers to learn.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="Experiment whose tasks have answers.")],
     overrides: Set = None,
     plan: Plan = None,
     with_: With = None,
 ) -> int:
-    """Learn the answers that tasks bring, by supervised fine-tuning; held-out tasks are played and measured as ever.
+    """Fine-tune on given answers (SFT), and measure held-out tasks before, during and after.
 
-    A task brings metadata.messages, a whole conversation, or a reference answer. Go on with `astune --resume`.
+    A task has a whole conversation in metadata.messages, or a reference answer. `astune --resume` continues a run.
     """
     return _train_as(conf, overrides, plan, with_, {"trainer": {"algorithm": "sft"}})
 
 
 @training_commands.command()
 def dpo(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose tasks bring pairs of answers.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="Experiment whose tasks have pairs of answers.")],
     overrides: Set = None,
     plan: Plan = None,
     with_: With = None,
 ) -> int:
-    """Learn to prefer one answer to another, by direct preference optimisation; held-out tasks are played as ever.
+    """Train on preference pairs (DPO), and measure held-out tasks before, during and after.
 
-    A task brings metadata.chosen, or a reference answer, and metadata.rejected. Go on with `astune --resume`.
+    A task has metadata.rejected, and metadata.chosen or a reference answer. `astune --resume` continues a run.
     """
     over = {"trainer": {"algorithm": "dpo"}, "task_reader": {"feedback_tracing": {"only_pairs": True}}}
     return _train_as(conf, overrides, plan, with_, over)
@@ -109,12 +117,12 @@ def _train_as(
 
 @training_commands.command("optimize-prompt")
 def optimize_prompt(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment whose rollout.params hold prompts.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="Experiment whose rollout.params hold prompts.")],
     overrides: Set = None,
     plan: Plan = None,
     with_: With = None,
 ) -> int:
-    """Improve a workflow's prompts by reflection, with the weights as they are, and measure before and after."""
+    """Improve a workflow's prompts by GEPA without training, and measure held-out tasks before and after."""
     from astune.cli._optimize_prompt import search_or_plan
     from astune.launcher.companion import CompanionFlags
 
@@ -124,30 +132,31 @@ def optimize_prompt(
 
 @training_commands.command()
 def sweep(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment.")],
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="Experiment to train.")],
     over: Annotated[
         list[str] | None,
         typer.Option(
             "--over",
             metavar="KEY=V1,V2",
-            help="Values of a key, as trainer.optim.lr=1e-5,5e-5; repeatable: all combinations are trained.",
+            help="Values of a key, such as trainer.optim.lr=1e-5,5e-5; repeatable: all combinations are trained.",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, metavar="N", help="Runs of each combination, with seeds counting up.")
+        int, typer.Option("--seeds", min=1, metavar="N", help="Runs of each combination, with consecutive seeds.")
     ] = 1,
     ray: Annotated[
         bool,
-        typer.Option("--ray", metavar=" ", help="Run them on the Ray cluster that is there, as it has room for them."),
+        typer.Option("--ray", metavar=" ", help="Run them on a Ray cluster that is already running."),
     ] = False,
     cpus: Annotated[int, typer.Option("--cpus", min=0, metavar="N", help="With --ray: CPUs of each run.")] = 1,
     gpus: Annotated[int, typer.Option("--gpus", min=0, metavar="N", help="With --ray: GPUs of each run.")] = 0,
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Train an experiment with several settings and seeds, one run after another, and report them side by side.
+    """Train an experiment with several settings and seeds, and compare the runs in one table.
 
-    The runs are ordinary ones in the folder EXPERIMENT-sweep. After a kill, the same command resumes.
+    Runs are written into the folder EXPERIMENT-sweep, one after another. After an interruption, the same command
+    resumes.
     """
     from astune.cli._sweep import sweep
 
@@ -159,14 +168,18 @@ def sweep(
 def flywheel(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[rollback] CONF", help="The experiment; after `rollback`, return to the model before."),
+        typer.Argument(
+            metavar="[rollback] CONF",
+            help="Experiment; with `rollback` before it, return to the previously promoted model.",
+        ),
     ],
     overrides: Set = None,
     dry_run: DryRun = None,
 ) -> int:
-    """Learn from new feedback, and promote the model only when it is proven better; or roll a promotion back.
+    """Train on new user feedback, and promote the new model only if it is proven better than the old one.
 
-    A turn imports, filters, trains, evaluates old and new, decides and reports. After a kill, the same command resumes.
+    One turn imports and filters feedback, trains, evaluates both models, decides and writes a report. After an
+    interruption, the same command resumes.
     """
     from astune.cli._flywheel import turn_flywheel
 
@@ -175,13 +188,16 @@ def flywheel(
 
 @training_commands.command("eval")
 def evaluate(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The experiment to take held-out tasks from.")],
+    conf: Annotated[
+        Path, typer.Argument(metavar="CONF", help="Experiment whose held-out tasks, workflow and judge are used.")
+    ],
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             metavar="PATH",
-            help="A model as in astune.model.path, which it replaces, a RUN, or a checkpoint.",
+            help="Model to measure: a RUN (its best model), a checkpoint, or a value of model.path; by default the "
+            "experiment's model.path.",
         ),
     ] = None,
     overrides: Set = None,
@@ -189,7 +205,7 @@ def evaluate(
     with_ray: WithRay = False,
     with_appworld: WithAppworld = False,
 ) -> int:
-    """Measure a model on the held-out tasks, with 95 % confidence intervals; nothing is trained."""
+    """Measure a model on held-out tasks, with a 95 % confidence interval; nothing is trained."""
     from astune.cli._evaluate import evaluate_model
     from astune.launcher.companion import CompanionFlags
 
@@ -203,20 +219,29 @@ def worker(
         list[str],
         typer.Argument(metavar="-- COMMAND...", help="The agent: a program in any language, run once an episode."),
     ],
-    connect: Annotated[str, typer.Option("--connect", metavar="URL", help="The run's address: http://trainer:8183.")],
+    connect: Annotated[
+        str, typer.Option("--connect", metavar="URL", help="Address of the run, such as http://trainer:8183.")
+    ],
     token: Annotated[
         str | None,
         typer.Option(
-            "--token", metavar="TOKEN", help="The run's token; better in ASTUNE_WORKER_TOKEN, where no process sees it."
+            "--token",
+            metavar="TOKEN",
+            help="Secret of the run; by default ASTUNE_WORKER_TOKEN, which no process list shows.",
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N", help="Episodes at once.")] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, metavar="N", help="Concurrent episodes.")] = 1,
     memory_mb: Annotated[
         int | None,
-        typer.Option("--memory-mb", min=1, metavar="MB", help="Memory that one program may hold, in MiB."),
+        typer.Option(
+            "--memory-mb",
+            min=1,
+            metavar="MB",
+            help="Memory limit of one program and its child processes, in MiB; no limit by default.",
+        ),
     ] = None,
 ) -> int:
-    """Play episodes of a run on another machine: its rollout.workflow.workers says where."""
+    """Run episodes of a training run on this machine; the run sets rollout.workflow.workers."""
     from astune.cli._worker import work_for
 
     return work_for(connect, token, command, parallel, memory_mb)

@@ -33,7 +33,7 @@ app = Commands(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = Commands(help="Ask about the configuration.", no_args_is_help=True)
+config_app = Commands(help="Explain the configuration.", no_args_is_help=True)
 data_commands = Commands("Data and feedback")
 data_commands.command()(serve)
 setup_commands = Commands("Setup")
@@ -49,7 +49,8 @@ Kill = Annotated[
     typer.Option(
         "--kill",
         metavar='"python|ray|vllm"',
-        help="First end processes of earlier runs that match: only what astune started. Alone, it does nothing else.",
+        help="End processes that earlier runs of astune started and whose command line has one of these words; then "
+        "start the run, if --conf is given.",
     ),
 ]
 
@@ -75,14 +76,14 @@ def with_values(arguments: Sequence[str]) -> list[str]:
 @app.callback()
 def root(
     context: typer.Context,
-    conf: Annotated[Path | None, typer.Option("--conf", metavar="FILE.yaml", help="The experiment.")] = None,
+    conf: Annotated[Path | None, typer.Option("--conf", metavar="FILE.yaml", help="Experiment to train.")] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
             "--backbone",
             metavar="NAME",
-            help="Who trains; overrides astune.backbone: local, verl or trinity on a Ray cluster, or debug, which runs "
-            "a few episodes only.",
+            help="Trainer, in place of the experiment's: local (this process), debug (runs a few episodes, trains "
+            "nothing), verl or trinity (a Ray cluster), or a class of your own.",
         ),
     ] = None,
     resume: Annotated[
@@ -90,20 +91,21 @@ def root(
         typer.Option(
             "--resume",
             metavar="[RUN]",
-            help="Resume a run; without RUN, the newest one: of --conf's experiment, or of all.",
+            help="Continue a training run from its newest checkpoint; without RUN the newest run of --conf's "
+            "experiment, or of all.",
         ),
     ] = None,
     plan: Plan = None,
     overrides: Set = None,
     breakpoints: Annotated[
         str | None,
-        typer.Option("--db", metavar="'TAG1|TAG2'", help="Arm breakpoints: bp('TAG1') in your code stops then."),
+        typer.Option("--db", metavar="'TAG1|TAG2'", help="Enable breakpoints in your code, such as bp('TAG1')."),
     ] = None,
     with_: With = None,
     with_ray: WithRay = False,
     with_appworld: WithAppworld = False,
     with_logview: Annotated[
-        bool, typer.Option("--with-logview", metavar=" ", help="Also start the log viewer on this run.")
+        bool, typer.Option("--with-logview", metavar=" ", help="Start the log viewer, at http://127.0.0.1:8181.")
     ] = False,
     kill: Kill = None,
     version: Annotated[bool, typer.Option("--version", metavar=" ", help="Print the version.")] = False,
@@ -174,17 +176,17 @@ def root(
 def doctor(
     conf: Annotated[
         Path | None,
-        typer.Option("--conf", metavar="FILE.yaml", help="Also look at what this experiment needs."),
+        typer.Option("--conf", metavar="FILE.yaml", help="Also check what this experiment needs."),
     ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
-            "--backbone", metavar="NAME", help="Check the packages of this backbone, where --conf names none."
+            "--backbone", metavar="NAME", help="Backbone whose packages are checked; by default that of --conf."
         ),
     ] = None,
     overrides: Set = None,
 ) -> int:
-    """Look at this machine and environment, and print the line that fixes what is wrong."""
+    """Check this machine and environment, and print how to fix each problem."""
     from astune.cli._doctor import examine
 
     return examine(conf, backbone, overrides or [])
@@ -193,10 +195,13 @@ def doctor(
 @config_app.command()
 def explain(
     key: Annotated[
-        str, typer.Argument(metavar="[KEY]", help="A dotted key or a section; none lists the sections.")
+        str,
+        typer.Argument(
+            metavar="[KEY]", help="A key such as trainer.optim.lr, or a section; without it all sections are listed."
+        ),
     ] = "",
 ) -> int:
-    """Describe a key: its type, default, allowed range and reason; a section lists its keys."""
+    """Print the type, default, allowed range and meaning of a key; of a section, its keys."""
     from astune.config import explain as explain_key
 
     typer.echo(explain_key(key))
