@@ -9,6 +9,7 @@ kept beside the runs: after a kill the same command finds finished runs, resumes
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ import yaml
 
 from astune.app.experiment import Experiment, changes
 from astune.config import AstuneConfig, load_config
+from astune.config.keys import canonical
 from astune.config.saved import load_saved
 from astune.launcher.health import why_not_answering
 from astune.processes.guarded import GuardedProcess
@@ -34,6 +36,10 @@ _ENDS_S = 60.0
 _LOOK_S = 2.0
 _ANSWERS_S = 10.0
 """Seconds that a Ray head has to accept a connection."""
+_PLACES = frozenset({"experiment_name", "record_dir"})
+"""Keys that decide where the runs of a sweep are."""
+_BEFORE_QUOTES = frozenset(["", "[", "{", ",", ":"])
+"""Characters after which a value begins: none, or one of YAML's lists and mappings."""
 State = Literal["missing", "unfinished", "finished", "running"]
 Setting = tuple[str, str]
 
@@ -71,6 +77,14 @@ class Trial:
         given = [part for override in self.overrides for part in ("--set", override)]
         return [sys.executable, "-m", "astune", "--conf", str(self.conf), *given]
 
+    @property
+    def is_current(self) -> bool:
+        """Return whether the experiment's file still has the settings of the sweep's beginning."""
+        try:
+            return load_config(self.conf, self.overrides) == self.config
+        except ConfigError:
+            return False
+
     def held_out(self) -> HeldOut | None:
         """Return its validation scores so far."""
         return HeldOut.of(RunDirectory.look_at(self.run).metrics()) if self.run is not None else None
@@ -88,13 +102,10 @@ def trials_of(conf: Path, over: Sequence[str], seeds: int, overrides: Sequence[s
         ConfigError: a key or value is wrong, or names nothing to sweep over, or two trials would be the same run.
     """
     swept = [_swept(text) for text in over]
-    keys = [key.removeprefix("astune.") for key, _ in swept]
-    if repeated := next((key for key in keys if keys.count(key) > 1), None):
-        raise ConfigError(f"--over names {repeated} twice", hint="give all of its values in one --over")
-    if seeds > 1 and "seed" in keys:
-        raise ConfigError("--over seed and --seeds sweep over the same key", hint="leave one of them out")
+    keys = [key for key, _ in swept]
+    _require_free(keys, seeds, overrides)
     base = Experiment.of(conf, overrides).config
-    name = f"experiment_name={base.experiment_name}-sweep"
+    name = f"experiment_name={json.dumps(f'{base.experiment_name}-sweep', ensure_ascii=False)}"
     trials: list[Trial] = []
     for values in product(*(values for _, values in swept)):
         settings = tuple(zip(keys, values, strict=True))
@@ -117,7 +128,8 @@ def found(trials: Sequence[Trial]) -> list[Trial]:
 def run_trial(trial: Trial, on_look: Callable[[], None] = lambda: None) -> int:
     """Train one trial in a process of its own, which does not outlive this one; returns its exit status.
 
-    Where another process still trains it, as one does that saves its checkpoint, that is waited for first.
+    Where another process still trains it, as one does that saves its checkpoint, that is waited for first. A run that
+    would have another configuration than the trial is not begun.
 
     Args:
         on_look: called every few seconds.
@@ -129,6 +141,8 @@ def run_trial(trial: Trial, on_look: Callable[[], None] = lambda: None) -> int:
         [trial] = found([trial])
     if trial.state == "finished":
         return 0
+    if trial.run is None and not trial.is_current:
+        return 1
     log = log_of(trial)
     log.parent.mkdir(parents=True, exist_ok=True)
     ended = threading.Event()
@@ -194,6 +208,25 @@ def log_of(trial: Trial) -> Path:
     return trial.folder / "logs" / f"{name[:180]}-{hashlib.sha256(trial.name.encode()).hexdigest()[:8]}.log"
 
 
+def _require_free(keys: Sequence[str], seeds: int, overrides: Sequence[str]) -> None:
+    """
+    Raises:
+        ConfigError: a key is set in two ways, or decides where the runs of the sweep are.
+    """
+    if repeated := next((key for key in keys if keys.count(key) > 1), None):
+        raise ConfigError(f"--over names {repeated} twice", hint="give all of its values in one --over")
+    if seeds > 1 and "seed" in keys:
+        raise ConfigError("--over seed and --seeds sweep over the same key", hint="leave one of them out")
+    fixed = {canonical(override.partition("=")[0].strip()) for override in overrides}
+    if both := next((key for key in keys if key in fixed), None):
+        raise ConfigError(f"--over {both} and --set {both} set the same key", hint="leave one of them out")
+    if place := next((key for key in keys if key in _PLACES), None):
+        raise ConfigError(
+            f"--over {place} would spread one sweep over several folders",
+            hint=f"start a sweep for each value with --set {place}=VALUE",
+        )
+
+
 def _require_distinct(trials: Sequence[Trial]) -> None:
     seen: dict[str, Trial] = {}
     for trial in trials:
@@ -206,13 +239,16 @@ def _require_distinct(trials: Sequence[Trial]) -> None:
 
 
 def _swept(text: str) -> tuple[str, list[str]]:
-    """`lr=1e-5,5e-5` is the key `lr` with two values; commas within brackets and quotation marks part nothing."""
+    """`lr=1e-5,5e-5` is the key `lr` with two values; commas within brackets and quotation marks part nothing.
+
+    As in YAML, a quotation mark begins a quoted text only where a value begins: `it's` is a word.
+    """
     key, is_given, values = text.partition("=")
     parts, depth, quoted = [""], 0, ""
     for letter in values:
         if quoted:
             quoted = "" if letter == quoted else quoted
-        elif letter in "\"'":
+        elif letter in "\"'" and parts[-1].rstrip()[-1:] in _BEFORE_QUOTES:
             quoted = letter
         depth += (letter in "[{") - (letter in "]}") if not quoted else 0
         if letter == "," and depth == 0 and not quoted:
@@ -224,7 +260,7 @@ def _swept(text: str) -> tuple[str, list[str]]:
         raise ConfigError(f"--over {text!r} names no values", hint="write --over trainer.optim.lr=1e-5,5e-5")
     if len(set(parts)) < len(parts):
         raise ConfigError(f"--over {text!r} names a value twice", hint="name each value once; --seeds repeats them")
-    return key.strip(), parts
+    return canonical(key.strip()), parts
 
 
 def _runs_in(folder: Path) -> Iterator[tuple[RunDirectory, RunInfo, AstuneConfig]]:

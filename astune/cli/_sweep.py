@@ -32,9 +32,10 @@ def sweep(
     """
     console = Console()
     trials = trials_of(conf, over, seeds, overrides)
-    if ray is not None and trials[0].config.cluster_engine is not None:
+    on_cluster = next((trial.config.backbone for trial in trials if trial.config.cluster_engine is not None), None)
+    if ray is not None and on_cluster is not None:
         raise ConfigError(
-            f"--ray runs whole trials on the cluster, and the backbone {trials[0].config.backbone} uses it itself",
+            f"--ray runs whole trials on the cluster, and the backbone {on_cluster} uses it itself",
             hint="leave --ray out: the trials then run one after another, each on the whole cluster",
         )
     for trial in trials:
@@ -50,9 +51,7 @@ def sweep(
             [now] = found([trial])
             if status != 0 or now.state != "finished":
                 failed.append(trial)
-            outcome = (
-                f"failed with status {status}; see {log_of(trial)}" if trial in failed else _outcome(now.held_out())
-            )
+            outcome = _failure(now, status) if trial in failed else _outcome(now.held_out())
             console.say(f"{trial.name}: {outcome}")
     except KeyboardInterrupt:
         console.say("interrupted; the same command resumes it")
@@ -170,6 +169,12 @@ def _outcome(score: HeldOut | None) -> str:
     if score is None:
         return "finished; nothing was measured on held-out tasks"
     return f"finished; held-out {score.first:.3f} -> {score.last:.3f}, best {score.best:.3f} in step {score.best_step}"
+
+
+def _failure(trial: Trial, status: int) -> str:
+    if trial.run is None and not trial.is_current:
+        return f"not trained: {trial.conf} was changed while the sweep ran; the same command trains its new settings"
+    return f"failed with status {status}; see {log_of(trial)}"
 
 
 def _counted(trials: Sequence[Trial]) -> str:

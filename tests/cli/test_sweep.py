@@ -14,6 +14,7 @@ from taught import write_experiment
 from waiting import eventually
 
 from astune.app.sweep import Trial, found, log_of, run_trial, trials_of
+from astune.cli._sweep import sweep
 from astune.config import dump
 from astune.runs import RunDirectory, runs_below
 from astune.schema import ConfigError
@@ -63,6 +64,9 @@ def test_every_combination_is_trained_with_every_seed(conf):
         (["trainer.optim.lr=1e-5,0.00001"], 1, "have the same configuration"),
         (["trainer.optim.lr=1e-5", "astune.trainer.optim.lr=2e-5"], 1, "names trainer.optim.lr twice"),
         (["seed=1,2"], 2, "the same key"),
+        (["rollout.workflow=a.py,b.py", "rollout.agentscope_learn_protocol=c.py"], 1, "names rollout.workflow twice"),
+        (["experiment_name=a,b"], 1, "several folders"),
+        (["astune.record_dir=a,b"], 1, "several folders"),
         (["trainer.optim.rate=1"], 1, "trainer.optim.rate"),
         (["trainer.optim.lr=-1,1e-5"], 1, "trainer.optim.lr"),
     ],
@@ -70,6 +74,39 @@ def test_every_combination_is_trained_with_every_seed(conf):
 def test_what_cannot_be_swept_over_is_refused_by_name(conf, over, seeds, fault):
     with pytest.raises(ConfigError, match=fault):
         trials_of(conf, over, seeds, [])
+
+
+def test_a_key_is_either_set_or_swept_over(conf):
+    with pytest.raises(ConfigError, match=r"--over trainer\.optim\.lr and --set"):
+        trials_of(conf, ["trainer.optim.lr=1e-5,5e-5"], 1, ["astune.trainer.optim.lr=1e-4"])
+
+
+def test_an_apostrophe_within_a_word_begins_no_quoted_text(conf):
+    assert names("rollout.params.hint=it's hard,it's easy", conf=conf) == [
+        "rollout.params.hint=it's hard seed=0",
+        "rollout.params.hint=it's easy seed=0",
+    ]
+    [quoted] = trials_of(conf, ["rollout.params.hint='hard, then easy'"], 1, [])
+    assert quoted.config.rollout.params == {"hint": "hard, then easy"}
+
+
+def test_the_folder_of_a_sweep_has_the_experiments_whole_name(conf):
+    [trial] = trials_of(conf, [], 1, ['experiment_name="try #2: ünï 🙂"'])
+    assert trial.folder.name == "try #2: ünï 🙂-sweep"
+
+
+def test_an_experiment_that_changes_while_its_sweep_runs_is_not_trained_under_the_old_name(conf):
+    [trial] = trials_of(conf, ["trainer.optim.lr=1e-5"], 1, [])
+    given = json.loads(conf.read_text())
+    given["astune"]["trainer"] |= {"total_steps": 9}
+    conf.write_text(json.dumps(given))
+    assert run_trial(trial) == 1
+    assert not log_of(trial).exists()
+
+
+def test_a_backbone_that_uses_the_cluster_itself_is_refused_on_ray_wherever_it_is_among_the_trials(conf):
+    with pytest.raises(ConfigError, match="the backbone verl uses it itself"):
+        sweep(conf, ["backbone=local,verl"], 1, [], (1, 0), dry_run=True)
 
 
 def write(trial: Trial, end: Literal["finished", "failed"] | None) -> Path:
