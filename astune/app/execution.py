@@ -14,8 +14,7 @@ from astune.app.beside import Ready, known_as_run, made_ready, telling_the_end
 from astune.app.console import Console
 from astune.app.display import open_display
 from astune.app.experiment import Experiment, changes
-from astune.config import dump
-from astune.config.saved import load_saved
+from astune.config.saved import dump_saved, load_saved
 from astune.launcher import back_up
 from astune.launcher.companion import CompanionFlags, give_ray_head_a_token, running_ray_head
 from astune.schema import AstuneError, ConfigError
@@ -109,7 +108,7 @@ def _recorded(
         tell_of(run)
         ready.companions.belong_to(run.path)
         _show_changes(experiment, run, console)
-        resolved = dump(experiment.config)
+        resolved = dump_saved(experiment.config)
         classes = _classes_of(experiment, ready)
         with _saved_settings(run, resolved):
             back_up(run.backup, config_path=experiment.conf, resolved=resolved, classes=classes, command=sys.argv)

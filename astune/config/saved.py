@@ -1,4 +1,7 @@
-"""The configuration in a run's folder. A run writes all of it, so an empty or cut off file is damage, not defaults."""
+"""The configuration in a run's folder. A run writes all of it, so an empty or cut off file is damage, not defaults.
+
+Runs of earlier versions wrote no marks, so a cut exactly between two of their lines cannot be noticed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from astune.config._yaml import read_document
+from astune.config.document_marks import is_cut_off, marked
 from astune.config.keys import ROOT
-from astune.config.loader import load_config
+from astune.config.loader import dump, load_config
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError
+
+
+def dump_saved(config: AstuneConfig) -> str:
+    """Return the whole configuration as a run saves it."""
+    return marked(dump(config))
 
 
 def load_saved(path: Path, overrides: Sequence[str] = (), *, values: Sequence[Mapping[str, Any]] = ()) -> AstuneConfig:
@@ -22,8 +31,11 @@ def load_saved(path: Path, overrides: Sequence[str] = (), *, values: Sequence[Ma
     document = read_document(path)
     if not document.data.get(ROOT) and document.data.keys() <= {ROOT}:
         raise _damaged(path, "is empty")
-    if not path.read_bytes().endswith(b"\n"):
+    text = path.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
         raise _damaged(path, "ends in the middle of a line")
+    if is_cut_off(text):
+        raise _damaged(path, "is cut off")
     return load_config(path, overrides, values=values)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
+from astune.config.document_marks import without_marks
 from astune.config.plain_yaml import FastPlainLoader, require_small
 from astune.viewer._answers import plain_text
 
@@ -43,6 +44,7 @@ class Settings:
 
 def read_settings(text: str) -> Settings:
     """The settings in a resolved configuration; of one that cannot be read there are none."""
+    text = without_marks(text)
     try:
         root, flat = _read_by_section(text) or _read(text)
         backbone, model, seed = root.get("backbone"), (root.get("model") or {}).get("path"), root.get("seed")

@@ -9,15 +9,17 @@ from examples import some
 
 from astune import Run
 from astune.config import AstuneConfig, dump
-from astune.config.saved import load_saved
+from astune.config.saved import dump_saved, load_saved
 from astune.runs import RunDirectory
 from astune.schema import ConfigError
 
-WHOLE = dump(AstuneConfig(experiment_name="demo"))
+CONFIG = AstuneConfig(experiment_name="demo")
+WHOLE = dump_saved(CONFIG)
 DAMAGED = {
     "": "is empty",
     "\n": "is empty",
     "astune:\n": "is empty",
+    "---\n": "is empty",
     "{}\n": "is empty",
     WHOLE[: WHOLE.index("lora:") + 3]: "is not valid YAML",
     WHOLE[: WHOLE.index("max_batch_size: 64") + len("max_batch_size: 6")]: "ends in the middle of a line",
@@ -34,6 +36,19 @@ def run(tmp_path: Path) -> Path:
 
 def test_what_a_run_saved_is_read_back(run: Path) -> None:
     assert load_saved(run / "config.yaml").experiment_name == "demo"
+
+
+def test_a_run_of_an_earlier_version_has_no_marks(run: Path) -> None:
+    (run / "config.yaml").write_text(dump(CONFIG))
+    assert load_saved(run / "config.yaml") == CONFIG
+
+
+def test_settings_cut_after_any_line_are_refused(run: Path) -> None:
+    lines = WHOLE.splitlines(keepends=True)
+    for n in range(len(lines)):
+        (run / "config.yaml").write_text("".join(lines[:n]))
+        with pytest.raises(ConfigError):
+            load_saved(run / "config.yaml")
 
 
 @pytest.mark.parametrize(("text", "fault"), some(list(DAMAGED.items()), 3))
