@@ -61,3 +61,23 @@ def test_the_engine_that_the_page_shows_trains(settings, tmp_path):
     run = astune.train("my_engine.yaml", **settings)
     assert [row["step"] for row in run.metrics("train")] == [1, 2]
     assert all(row["train/logprob_diff_mean"] < 1e-4 for row in run.metrics("train"))
+
+
+@pytest.mark.slow
+def test_the_reward_function_that_the_page_shows_trains_on_rows_of_a_data_set(settings, tmp_path, monkeypatch):
+    write_files(DOCS / "coming_from.md", tmp_path)
+    rows = [{"question": f"What is 2 + {n}?", "answer": f"2 + {n}\n#### {2 + n}"} for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settings |= {
+        "rollout": {"num_repeat": 2, "max_response_length_in_one_turn": 6},
+        "task_reader": {"huggingface": {"dataset_path": "rows.jsonl", "subset": None, "validation_split": None}},
+        "trainer": {"total_steps": 1, "tasks_per_step": 2},
+    }
+    run = astune.train("one_answer.yaml", **settings)
+    assert {episode.raw_reward for episode in run.episodes(step=1)} == {0.0}
+    assert len(run.episodes(step=1)) == 4
+
+    monkeypatch.syspath_prepend(tmp_path)
+    from one_answer import reward
+
+    assert [reward(text, rows[1]) for text in (r"so \boxed{3}", r"so \boxed{4}", "3")] == [1.0, 0.0, 0.0]
