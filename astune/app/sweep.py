@@ -16,19 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Literal
 
 import yaml
 
-from astune.app.experiment import Experiment, changes
+from astune.app.experiment import Experiment
 from astune.config import AstuneConfig, load_config
 from astune.config.keys import canonical
 from astune.config.saved import load_saved
 from astune.launcher.health import why_not_answering
 from astune.processes.guarded import GuardedProcess
-from astune.runs import HeldOut, RunDirectory, RunInfo, runs_below
+from astune.runs import HeldOut, RunDirectory, RunInfo, Stamp, runs_below
 from astune.schema import AstuneError, ConfigError, RunStoreError, imported
 
 _ENDS_S = 60.0
@@ -268,14 +269,20 @@ def _runs_in(folder: Path) -> Iterator[tuple[RunDirectory, RunInfo, AstuneConfig
     for path in reversed(runs_below(folder)) if folder.is_dir() else ():
         run = RunDirectory.look_at(path)
         try:
-            yield run, run.info(), load_saved(run.config_path)
+            yield run, run.info(), _config_at(run.config_path, Stamp.of(run.config_path))
         except (AstuneError, OSError, yaml.YAMLError):
             continue
 
 
+@lru_cache(4096)
+def _config_at(path: Path, _: Stamp) -> AstuneConfig:
+    """Read each configuration once: a sweep looks for its runs every few seconds."""
+    return load_saved(path)
+
+
 def _as_found(trial: Trial, runs: Sequence[tuple[RunDirectory, RunInfo, AstuneConfig]]) -> Trial:
     for run, info, config in runs:
-        if changes(config, trial.config):
+        if config != trial.config:
             continue
         if info.status in ("running", "finished"):
             return replace(trial, run=run.path, state=info.status)

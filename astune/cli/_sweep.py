@@ -86,8 +86,9 @@ def _report(trials: Sequence[Trial], console: Console) -> None:
     measured = {trial.name: trial.held_out() for trial in trials}
     rows = sorted(_groups(trials, measured), key=lambda row: row.key, reverse=True)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("settings", "runs", "held-out before", "best", "last"):
-        shown.add_column(title, justify="left" if title == "settings" else "right")
+    shown.add_column("settings", overflow="fold")  # a cut may hide the difference between rows
+    for title in ("runs", "held-out before", "best", "last"):
+        shown.add_column(title, justify="right")
     for row in rows:
         shown.add_row(Text(row.name), row.counted, row.first, row.best, row.last)
     console.print(shown)

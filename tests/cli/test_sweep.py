@@ -16,6 +16,7 @@ from waiting import eventually
 from astune.app.sweep import Trial, found, log_of, run_trial, trials_of
 from astune.cli._sweep import sweep
 from astune.config import dump
+from astune.config.saved import load_saved
 from astune.runs import RunDirectory, runs_below
 from astune.schema import ConfigError
 
@@ -144,6 +145,31 @@ def test_a_trial_knows_its_run_by_its_settings(conf):
     assert found([second])[0].command[-2:] == ["--resume", str(killed)]
     changed = trials_of(conf, ["trainer.optim.lr=1e-5"], 1, ["trainer.total_steps=9"])
     assert changed[0].state == "missing"
+
+
+def test_the_table_shows_all_of_every_setting_however_narrow_the_terminal_is(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = ["trainer.optim.betas=[0.9, 0.95],[0.9, 0.99]"]
+    for trial in trials_of(conf, over, 1, []):
+        write(trial, "finished")
+    monkeypatch.setenv("COLUMNS", "50")
+    assert sweep(conf, over, 1, [], None, dry_run=False) == 0
+    shown = capsys.readouterr().out.partition("settings")[2]
+    assert "…" not in shown.partition("report.html")[0].partition("─")[2]
+
+
+def test_each_configuration_is_read_once_however_often_runs_are_looked_for(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    load = load_saved
+    monkeypatch.setattr("astune.app.sweep.load_saved", lambda path: (read.append(path), load(path))[1])
+    trials = trials_of(conf, ["trainer.optim.lr=1e-5,2e-5"], 1, [])
+    runs = [write(trial, "finished") for trial in trials]
+    for _ in range(3):
+        assert [each.run for each in found(trials)] == runs
+    assert sorted(read) == [run / "config.yaml" for run in runs]
 
 
 def test_a_dry_run_names_every_trial_and_starts_nothing(conf):
