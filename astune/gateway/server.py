@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import socket
 import threading
@@ -35,7 +36,7 @@ class GatewayServer:
         more: routes before the gateway's own.
 
     Raises:
-        ConfigError: something else listens on the port.
+        ConfigError: something else listens on the port, or the address is not this machine's.
         WorkflowError: it did not start.
     """
 
@@ -54,7 +55,12 @@ class GatewayServer:
         try:
             self._listening = listen(host, port)
         except OSError as cause:
-            raise ConfigError(f"port {port} is not free: {cause}", hint="name another port") from cause
+            if cause.errno == errno.EADDRINUSE:
+                raise ConfigError(f"port {port} is not free: {cause.strerror}", hint="name another port") from cause
+            raise ConfigError(
+                f"{host}:{port} cannot be listened on: {cause.strerror}",
+                hint="name an address of this machine, and a port from 1024 on",
+            ) from cause
         self.root = f"http://{f'[{host}]' if ':' in host else host}:{self._listening.getsockname()[1]}"
         self.base_url = f"{self.root}/v1"
         self._server = _Server(new_app(self.keys, workers, loopback=is_loopback(host), more=more))

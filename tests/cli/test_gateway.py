@@ -12,6 +12,9 @@ import openai
 import pytest
 from astune_command import astune, start
 
+from astune.gateway.server import GatewayServer
+from astune.schema import ConfigError
+
 SHORT = ("--set", "rollout.max_response_length_in_one_turn=4", "--set", "rollout.max_model_len=256")
 
 
@@ -44,6 +47,11 @@ def test_a_model_is_served_in_both_dialects_until_ctrl_c(tiny_folder: Path, tmp_
         assert "Traceback" not in rest
     finally:
         process.kill()
+
+
+def test_an_address_of_another_machine_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"203\.0\.113\.7:8190 cannot be listened on: Cannot assign"):
+        GatewayServer(8190, host="203.0.113.7")
 
 
 @pytest.mark.slow
