@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -29,13 +30,14 @@ from astune.gateway.live_answers import LiveAnswer
 from astune.gateway.rate_limit import RateLimit
 from astune.gateway.server import GatewayServer
 from astune.renderers import Comparison
-from astune.schema import ConfigError, SamplingParams, TaskReaderError
+from astune.schema import ConfigError, RunStoreError, SamplingParams, TaskReaderError
 from astune.workflow import AgentModel, EpisodeModel
 from astune.workflow.agent_model import DEFAULT_AGENT
 
 _RENEWED_AFTER = 1_000
 """Calls after which a model's cached conversations are discarded; ongoing ones are then re-read from their start."""
 _LOOKS_EVERY_S = 5.0
+_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -143,6 +145,7 @@ class ModelServer:
         client = Client(name)
 
         async def sample(request: ChatRequest, live: LiveAnswer | None) -> Sampled:
+            _require_one_answer(request)
             return await self._version_of(client, request).agent.sample(request, live)
 
         async def count(request: ChatRequest) -> int:
@@ -169,26 +172,29 @@ class ModelServer:
         return self.versions[-1]
 
     def _log(self, client: Client, exchange: Exchange) -> None:
-        request, [answer, *_] = exchange.request, exchange.answers
+        request, [answer] = exchange.request, exchange.answers
         client.requests += 1
-        sampled = sum(len(each.logprobs) for each in exchange.answers)
+        sampled = len(answer.logprobs)
         client.prompt_tokens += answer.read_tokens
         client.completion_tokens += sampled
-        self.store.add(
-            Interaction(
-                exchange.answer_id,
-                [*request.messages, answer.message],
-                session=exchange.sender.session or _session_of(client, request),
-                user=exchange.sender.user,
-                client=client.name,
-                model=self._version_of(client, request).name,
-                tools=list(request.tools or ()),
-                source="served",
-                created_at=time.time(),
-                prompt_tokens=answer.read_tokens,
-                completion_tokens=sampled,
-            )
+        interaction = Interaction(
+            exchange.answer_id,
+            [*request.messages, answer.message],
+            session=exchange.sender.session or _session_of(client, request),
+            user=exchange.sender.user,
+            client=client.name,
+            model=self._version_of(client, request).name,
+            tools=list(request.tools or ()),
+            source="served",
+            created_at=time.time(),
+            prompt_tokens=answer.read_tokens,
+            completion_tokens=sampled,
         )
+        try:
+            self.store.add(interaction)
+        except RunStoreError as failure:  # the client gets it too, but cannot fix it
+            _logger.error("an answer was not sent, since it could not be kept: %s", failure)
+            raise
 
     async def _feedback(self, http: Request) -> Response:
         """`{conversation_id or trace_id, rating, comment?, corrected_answer?, user?}`; the id is the answer's."""
@@ -255,6 +261,19 @@ def _policy_named(config: AstuneConfig, name: str) -> str:
     """The policy that a request's `model` means: its name, or one of its targets, or else the default."""
     policy = config.models.get(name)
     return config.policy_of(name) if policy is None else name if policy.has_weights else ""
+
+
+def _require_one_answer(request: ChatRequest) -> None:
+    """
+    Raises:
+        Refused: it asks for several answers, of which feedback could not name one.
+    """
+    if (request.n or 1) > 1:
+        raise Refused(
+            f"n is {request.n}, but a served model gives one answer a request, since feedback names it by its id",
+            key="n",
+            hint="send the request several times",
+        )
 
 
 def _session_of(client: Client, request: ChatRequest) -> str:

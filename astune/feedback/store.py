@@ -81,6 +81,7 @@ class FeedbackStore:
 
     def __init__(self, path: Path, masker: Masker | None = None) -> None:
         self._lock = threading.Lock()
+        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # conversations are for its owner alone
@@ -233,7 +234,7 @@ class FeedbackStore:
             ratings = self._file.execute("DELETE FROM ratings WHERE user = ?", (known,)).rowcount
             interactions = self._file.execute("DELETE FROM interactions WHERE user = ?", (known,)).rowcount
             self._file.execute(_UNUSED)
-        with self._lock:
+        with self._lock, self._store_errors():
             self._file.execute("VACUUM")  # what is deleted is not left in the file either
             self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return interactions, ratings
@@ -284,14 +285,29 @@ class FeedbackStore:
 
     @contextmanager
     def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[None]:
-        with self._lock:
+        """
+        Raises:
+            RunStoreError: the file cannot be read or written; nothing of the transaction is kept.
+        """
+        with self._lock, self._store_errors():
             self._file.execute(f"BEGIN {kind}")
             try:
                 yield
+                self._file.execute("COMMIT")
             except BaseException:
-                self._file.execute("ROLLBACK")
+                if self._file.in_transaction:  # a full disk has ended it already
+                    self._file.execute("ROLLBACK")
                 raise
-            self._file.execute("COMMIT")
+
+    @contextmanager
+    def _store_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as cause:
+            raise RunStoreError(
+                f"conversations and feedback in {self._path}: {cause}",
+                hint="check the space left on its disk, and that you may write there",
+            ) from cause
 
 
 def _opinion(ratings: list[Rating]) -> Opinion:

@@ -18,7 +18,7 @@ import pytest
 from astune.cli.app import run
 from astune.config.schema import TaskReaderConfig
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating, implicit_ratings, read_ratings, read_traces
-from astune.schema import ConfigError, TaskReaderError
+from astune.schema import ConfigError, RunStoreError, TaskReaderError
 from astune.task_reader import open_task_reader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -528,7 +528,7 @@ def test_a_user_is_forgotten_wholly_or_not_at_all(tmp_path: Path) -> None:
     store.add(said("a", "Anns question", "yes", user="ann"))
     store.rate(Rating("a", 1.0, user="ann"))
     store._file.execute("CREATE TRIGGER full BEFORE DELETE ON messages BEGIN SELECT RAISE(ABORT, 'disk full'); END")
-    with pytest.raises(sqlite3.Error, match="disk full"):
+    with pytest.raises(RunStoreError, match=r"feedback\.sqlite3: disk full"):
         store.forget("ann")
     assert (len(list(store.interactions())), len(list(store.ratings()))) == (1, 1)
     store._file.execute("DROP TRIGGER full")
@@ -563,6 +563,16 @@ def test_a_plan_of_serving_loads_and_writes_nothing(astune: Callable[..., str], 
     assert "to web, and kept in feedback.sqlite3" in told
     assert not list(tmp_path.iterdir())
     assert "shares of traffic are above 0" in astune("serve", "old", "--share", "0", "--dry-run", status=2)
+
+
+def test_a_store_that_cannot_be_written_any_more_is_named(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "own.sqlite3")
+    with sqlite3.connect(tmp_path / "own.sqlite3") as damaging:
+        damaging.execute("DROP TABLE interactions")
+    for use in (lambda: store.add(Interaction("1", [{"role": "assistant", "content": "a"}])), store.digests):
+        with pytest.raises(RunStoreError, match=r"feedback in .*own\.sqlite3: no such table"):
+            use()
+    store.close()
 
 
 def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import httpx
@@ -131,6 +134,52 @@ def test_a_session_stays_with_its_version_and_a_flood_is_refused(served: Served,
     assert all(len(models) == 1 for models in versions.values())
     assert len(set.union(*versions.values())) == 2, "both versions have sessions"
     store.close()
+
+
+@asynccontextmanager
+async def served_here(model: Path, store: Path) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A client of a server in this process."""
+    config = AstuneConfig.model_validate(
+        {"model": {"path": str(model)}, "rollout": {"max_model_len": 256, "max_response_length_in_one_turn": 4}}
+    )
+    server = ModelServer([(config, 1.0)], clients={"bob": "bobs-key"}, store=store)
+    ready = asyncio.Event()
+    serving = asyncio.ensure_future(server.serve(ready))
+    try:
+        await asyncio.wait_for(ready.wait(), 120)
+        async with openai.AsyncOpenAI(base_url=server.base_url, api_key="bobs-key", max_retries=0) as client:
+            yield client
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+        server.store.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_answers_to_one_request_are_refused_since_feedback_names_one(
+    tiny_folder: Path, tmp_path: Path, stream: bool
+) -> None:
+    async with served_here(tiny_folder, tmp_path / "feedback.sqlite3") as client:
+        ask: Any = {"model": "any", "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+        with pytest.raises(openai.BadRequestError, match="one answer a request") as refused:
+            await client.chat.completions.create(**ask, n=2)
+        assert refused.value.param == "n"
+        assert await client.chat.completions.create(**ask, n=1)
+
+
+async def test_an_answer_that_cannot_be_kept_is_an_error_that_names_the_store(
+    tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tmp_path / "feedback.sqlite3"
+    async with served_here(tiny_folder, store) as client:
+        with closing(sqlite3.connect(store)) as damaging:
+            damaging.execute("DROP TABLE interactions")
+        with pytest.raises(openai.InternalServerError, match="no such table") as failed:
+            await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "Hi"}])
+    assert failed.value.status_code == 503
+    assert str(store) in failed.value.message
+    assert str(store) in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_request_that_comes_while_the_model_loads_is_answered_by_it(tiny_folder: Path, tmp_path: Path) -> None:
