@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from astune.backbone.memory import GIB, Estimate, ModelShape, estimates
+from astune.backbone.memory import GIB, ModelShape, estimates
 from astune.config import load_config
 
 WEREWOLVES = Path(__file__).parents[1] / "tutorial/example_werewolves/werewolves.yaml"
@@ -73,10 +73,12 @@ def memory_page() -> str:
 def _table(columns: Mapping[str, tuple[str, ...]], experiment: Path | None) -> list[str]:
     lines = [f"| model | parameters | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
     for name, shape in SHAPES.items():
-        totals = [f"{_training(shape, overrides, experiment).total / GIB:.0f}" for overrides in columns.values()]
+        totals = [f"{gib_of(shape, overrides, experiment):.0f}" for overrides in columns.values()]
         lines.append(f"| {name} | {shape.parameters / 1e9:.2f} B | {' | '.join(totals)} |")
     return lines
 
 
-def _training(shape: ModelShape, overrides: tuple[str, ...], experiment: Path | None) -> Estimate:
-    return estimates(load_config(experiment, overrides), shape, on_gpu=True, in_bfloat16=True)[0]
+def gib_of(shape: ModelShape, overrides: tuple[str, ...], experiment: Path | None) -> float:
+    """GiB that training a model of that shape needs on a GPU."""
+    config = load_config(experiment, overrides)
+    return estimates(config, shape, on_gpu=True, in_bfloat16=True)[0].total / GIB
