@@ -36,7 +36,8 @@ class AlgorithmConfig(StrictModel):
 
     type: str = "grpo"
     """`grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`, `gspo`, `cispo`, `dapo`, or your own: `module->Class` or
-    `path/file.py->Class`. `trainer.algorithm: gspo` is the short form."""
+    `path/file.py->Class`. `trainer.algorithm: gspo` is the short form. `sft` and `dpo`, which `astune sft` and
+    `astune dpo` set, train on given answers."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the algorithm's class, such as `{clip_high: 0.3}`."""
 
