@@ -39,27 +39,33 @@ INTRODUCTION = """# Memory
 
 <!-- Made from astune/backbone/memory.py by `make docs`; changes made here are lost. -->
 
-GiB that training needs, **estimated and not yet measured on GPUs**: weights, float32 gradients and AdamW's moments,
-activations without gradient checkpointing, logits, and 1 GiB for libraries. `astune doctor --conf FILE.yaml` prints
-the same for your experiment and the model at its `model.path`, part by part, and `--dry-run` for its backbone.
+Memory per GPU in GiB that training needs, **estimated and not yet measured on GPUs**: weights, float32 gradients and
+AdamW's moments, activations without gradient checkpointing, logits, and 1 GiB for libraries. `astune doctor --conf
+FILE.yaml` prints the same for your experiment and its `model.path`, part by part and for each backbone; `--dry-run` prints
+it for the experiment's backbone.
 """
 NOTES = """
-With the default `trainer.tokens_per_microbatch` of {tokens:,}, which activations and logits grow with: lower it where
-memory is short. In bfloat16, as on GPUs; on a CPU without bfloat16 instructions weights and activations are float32.
-`local` trains and runs episodes by turns on the same memory, and what is shown is the larger. While episodes run that
-is the engine's copy of the weights and at most {kv:g} GiB of keys and values (`engine.kv_cache_gb`) beside the
-trainer's weights and moments. A timeline of more tokens than a micro-batch is never cut; of such a one each layer
-keeps its input alone and is computed a second time. With `verl` vLLM uses the same GPUs while nothing is trained. With
-`trinity` it has GPUs of its own, which hold the weights in bfloat16 and the keys and values. LoRA is of rank 32. What
-is counted is in `astune/backbone/memory.py`; its sums of weights, optimiser and activations are compared with a real
-trainer's tensors by a test. Allocators add to it.
+- `trainer.tokens_per_microbatch` has its default, {tokens:,}. Activations and logits grow with it: lower it if memory is
+  short; the result of training does not change.
+- The data type is bfloat16, as on GPUs; on a CPU without bfloat16 instructions weights and activations are float32.
+- `local` alternates between training and episodes in the same memory; the table shows the larger of the two. While
+  episodes run, it holds the trainer's weights and moments, the engine's copy of the weights, and at most {kv:g} GiB of
+  cached keys and values (`engine.kv_cache_gb`).
+- A sequence with more tokens than a micro-batch is not split. For such a sequence only the input of each layer is kept,
+  and the layer is computed a second time (gradient checkpointing).
+- With `verl`, vLLM uses the same GPUs while nothing is trained. With `trinity`, it has other GPUs, which hold the weights
+  in bfloat16 and the keys and values.
+- LoRA has rank 32.
+
+The estimate is computed in `astune/backbone/memory.py`; a test compares its sums of weights, optimiser and activations
+with a real trainer's tensors. Memory allocators need more in addition.
 """
 
 
 GAMES = """## The nine-player game of werewolves
 
-`tutorial/example_werewolves/werewolves.yaml`: eight games at once of nine conversations each, whose keys and values
-have at most 8 GiB, timelines of up to 4,096 tokens; estimated as above. One side or both are trained, with `verl` one.
+`tutorial/example_werewolves/werewolves.yaml`: eight concurrent games of nine conversations each, with a KV cache of at
+most 8 GiB and sequences of up to 4,096 tokens; estimated as above. One side is trained, or both; with `verl` one.
 """
 
 

@@ -8,17 +8,17 @@ INTRODUCTION = """# Metrics
 
 <!-- Made from astune/runs/metrics_catalogue.json by `make docs`; changes made here are lost. -->
 
-Every step writes one line into the run's `metrics.jsonl`, and every measurement on held-out tasks another one. These
-are the names in it, the same with every backbone that has the figure. The [log viewer](viewer.md#curves) draws each
-and says what it is when the pointer is on its title; [trackers](trackers.md) get them under the same names. A name in
-angle brackets stands for any part of a name, and a unit of `share` is a part of 1.
+Every step writes one line into the run's `metrics.jsonl`, and so does every measurement on held-out tasks. This page
+lists the metrics in it; their names are the same with every backbone. The [log viewer](viewer.md#curves) draws each of
+them and shows its meaning when the pointer is on its title; [trackers](trackers.md) receive them under the same names.
+`<...>` in a name stands for a name of yours, and the unit `share` is a fraction from 0 to 1.
 
 ```bash
 astune export-metrics launcher_record/calculator --to csv --out metrics.csv
 ```
 
-writes them as a table, a row for each step and split; `--to parquet` needs pyarrow. In Python they are
-[`Run.metrics`](python_api.md#what-a-run-left) as plain rows and `Run.metrics_frame` as a pandas frame.
+writes them as a table, a row for each step and split; `--to parquet` needs pyarrow. In Python,
+[`Run.metrics`](python_api.md#what-a-run-left) returns them as plain rows and `Run.metrics_frame` as a pandas frame.
 """
 
 

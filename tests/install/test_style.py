@@ -61,7 +61,7 @@ def test_a_public_name_of_a_text_is_defined_in_one_file():
 
 
 def test_rooms_import_from_those_above_them_in_the_contributors_table():
-    table = (_ROOT / "docs/en/architecture.md").read_text().partition("## The rooms")[2].partition("\n## ")[0]
+    table = (_ROOT / "docs/en/architecture.md").read_text().partition("## The packages")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     rooms = [room for row in rows for room in re.findall(r"`(\w+)`", row)]
     folders = {path.name for path in (_ROOT / "astune").iterdir() if path.is_dir() and path.name != "__pycache__"}
