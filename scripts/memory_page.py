@@ -41,20 +41,20 @@ INTRODUCTION = """# Memory
 
 Memory per GPU in GiB that training needs, **estimated and not yet measured on GPUs**: weights, float32 gradients and
 AdamW's moments, activations without gradient checkpointing, logits, and 1 GiB for libraries. `astune doctor --conf
-FILE.yaml` prints the same for your experiment and its `model.path`, part by part and for each backbone; `--dry-run` prints
-it for the experiment's backbone.
+FILE.yaml` prints the same for your experiment and its `model.path`, part by part and for each backbone; `--dry-run`
+prints it for the experiment's backbone.
 """
 NOTES = """
-- `trainer.tokens_per_microbatch` has its default, {tokens:,}. Activations and logits grow with it: lower it if memory is
-  short; the result of training does not change.
+- `trainer.tokens_per_microbatch` has its default, {tokens:,}. Activations and logits grow with it: lower it if memory
+  is short; the result of training does not change.
 - The data type is bfloat16, as on GPUs; on a CPU without bfloat16 instructions weights and activations are float32.
 - `local` alternates between training and episodes in the same memory; the table shows the larger of the two. While
   episodes run, it holds the trainer's weights and moments, the engine's copy of the weights, and at most {kv:g} GiB of
   cached keys and values (`engine.kv_cache_gb`).
 - A sequence with more tokens than a micro-batch is not split. For such a sequence only the input of each layer is kept,
   and the layer is computed a second time (gradient checkpointing).
-- With `verl`, vLLM uses the same GPUs while nothing is trained. With `trinity`, it has other GPUs, which hold the weights
-  in bfloat16 and the keys and values.
+- With `verl`, vLLM uses the same GPUs while nothing is trained. With `trinity`, it has other GPUs, which hold the
+  weights in bfloat16 and the keys and values.
 - LoRA has rank 32.
 
 The estimate is computed in `astune/backbone/memory.py`; a test compares its sums of weights, optimiser and activations
