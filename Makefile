@@ -9,20 +9,20 @@ AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py test
 
 .PHONY: help install demo test check format docs site ui fuzz chaos effective kills faults-gateway redteam held soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
-help: ## what can be made
+help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
 
-install: ## the environment in .venv, with pinned versions; at once where nothing changed
+install: ## create the environment .venv with pinned versions; returns at once if nothing changed
 	@scripts/install.sh
 
-demo: ## a small real model learns to use a calculator, in minutes on a laptop; installs what that needs and no more
+demo: ## train a small real model to use a calculator, in minutes on a laptop; installs only what this needs
 	@EXTRAS=$${EXTRAS-local,agentscope} scripts/install.sh
 	@$(VENV)/astune demo
 
-test: install ## all tests, as many at once as there are cores, up to four
+test: install ## run all tests, in as many processes as there are cores, up to four
 	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-check: install ## format, lint, types and the fast tests
+check: install ## check format, lint and types, and run the fast tests
 	@$(VENV)/ruff format --check .
 	@$(VENV)/ruff check .
 	@$(VENV)/pyright & types=$$!; \
@@ -33,27 +33,27 @@ format: install ## format the code and fix what lint can fix
 	@$(VENV)/ruff format .
 	@$(VENV)/ruff check --fix .
 
-docs: install ## the pages of docs/en that are made from the code: configuration, commands, API, memory, metrics
+docs: install ## write the generated pages of docs/en: configuration, commands, API, memory, metrics
 	@$(VENV)/python scripts/make_docs.py
 
-site: ## the pages as a site in site/, in English and Chinese, with search; every link in it is checked
+site: ## build the pages as a site in site/, in English and Chinese, with search, and check every link
 	@scripts/make_peer_env.sh site
 	@.venv-site/bin/python scripts/make_site.py
 
-ui: ## the viewer's page from ui/ into astune/viewer/static, which is committed; needs node 20 or newer
+ui: ## build the viewer's page from ui/ into astune/viewer/static, which is committed; needs node 20 or newer
 	@cd ui && npm ci --no-audit --no-fund && npm run build && npm test
 
-pictures: install ## the pictures of docs/en/tokens.md, from a run of the small real model
+pictures: install ## draw the pictures of docs/en/tokens.md, from a run of the small real model
 	@$(VENV)/python scripts/draw_tokens_pictures.py
 
-demo-picture: install ## the README's picture, from the run in the folder RUN
+demo-picture: install ## draw the README's picture from the run in the folder RUN
 	@$(VENV)/astune report $(RUN) >/dev/null
 	@cp $(RUN)/plots/report.svg docs/assets/demo.svg
 
-viewer-pictures: install ## the pictures of the log viewer, from a run of the small real model, or from the calculator's in RUN
+viewer-pictures: install ## take the pictures of the log viewer, from a run of the small real model, or from the calculator's in RUN
 	@VIEWER_RUN=$(RUN) VIEWER_PICTURES=docs/assets $(VENV)/python -m pytest --timeout 1800 tests/viewer/test_page_pictures.py tests/viewer/test_page_pictures_served.py
 
-lock: install ## requirements/constraints.txt from what is installed
+lock: install ## write the installed versions into requirements/constraints.txt
 	@$(VENV)/python scripts/lock.py
 
 e2e-install: install ## the wheel in empty environments, made by pip and by uv, with all extras and a real run
@@ -151,7 +151,7 @@ e2e-trinity: env-trinity ## the same with Trinity-RFT: it learns, weights that d
 e2e-gpu: install ## on a GPU: training in one process with a larger model of random weights, and benchmarks; skipped where there is none
 	@$(VENV)/python -m pytest -m e2e -s -rs tests/backbone/test_e2e_gpu.py
 
-clean: ## what was built; environments and launcher_record stay
+clean: ## delete what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

@@ -2,11 +2,11 @@
 
     python scripts/download_dataset.py --target=openai/gsm8k --path=data
 
-writes `data/openai/gsm8k/main/train-00000-of-00001.parquet` and so on: each data set has a folder of its own below
-`--path`. Afterwards an experiment reads it by its id or by its folder, without a network.
+writes `data/openai/gsm8k/main/train-00000-of-00001.parquet` and so on: each data set has its own folder below `--path`.
+Afterwards an experiment can name it by its id or by its folder, and needs no network.
 
-`--source hf` (the default) is huggingface.co, or the mirror that HF_ENDPOINT names; `mirror` insists on a mirror, by
-HF_ENDPOINT or --endpoint; `modelscope` is modelscope.cn. Files that are there and whole are not fetched again.
+`--source hf` (the default) is huggingface.co, or the mirror in HF_ENDPOINT; `mirror` is a mirror in HF_ENDPOINT or
+--endpoint, and nothing else; `modelscope` is modelscope.cn. Complete files are not downloaded again.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", required=True, help="the data set's id on the hub, as in openai/gsm8k")
+    parser.add_argument("--target", required=True, help="id of the data set on the hub, such as openai/gsm8k; required")
     parser.add_argument(
-        "--path", required=True, type=Path, help="the folder for data sets; this one goes into PATH/TARGET"
+        "--path", required=True, type=Path, help="folder for data sets; this one is written to PATH/TARGET; required"
     )
-    parser.add_argument("--source", choices=("hf", "modelscope", "mirror"), default="hf")
-    parser.add_argument("--endpoint", default="", help="the hub's address, in place of the source's own")
+    parser.add_argument("--source", choices=("hf", "modelscope", "mirror"), default="hf", help="the hub (default hf)")
+    parser.add_argument("--endpoint", default="", help="address of the hub; by default that of the source, see above")
     return parser.parse_args(arguments)
 
 

@@ -89,19 +89,37 @@ class Server(uvicorn.Server):
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m astune.env_service", description=__doc__)
     parser.add_argument(
-        "--env", required=True, help=f"{', '.join(BUILT_IN)}, or a class: module->Class, path/file.py->Class"
-    )
-    parser.add_argument("--portal", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument(
-        "--port", type=_port, default=8080, help=("port to listen on, 0 selects a free one (%(default)s)")
-    )
-    parser.add_argument("--max-instances", type=_count, default=64, help="instances at once (%(default)s)")
-    parser.add_argument("--warm", type=_count, default=4, help="processes that wait for instances (%(default)s)")
-    parser.add_argument(
-        "--idle-release-s", type=_seconds, default=900.0, help="release an instance without calls after (%(default)g)"
+        "--env",
+        required=True,
+        help=f"environment to host, required: {', '.join(BUILT_IN)} (with a variant where it has some, as "
+        "reasoning_gym:leg_counting), or a class: module->Class, path/file.py->Class",
     )
     parser.add_argument(
-        "--call-timeout-s", type=_seconds, default=CALL_TIMEOUT_S, help="end a call that takes longer (%(default)g)"
+        "--portal",
+        default="127.0.0.1",
+        help="address to listen on; one that other machines reach needs a token (default %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=_port, default=8080, help="port to listen on; 0 uses a free one (default %(default)s)"
+    )
+    parser.add_argument(
+        "--max-instances",
+        type=_count,
+        default=64,
+        help="maximum number of instances; at least rollout.max_env_worker (default %(default)s)",
+    )
+    parser.add_argument("--warm", type=_count, default=4, help="processes started in advance (default %(default)s)")
+    parser.add_argument(
+        "--idle-release-s",
+        type=_seconds,
+        default=900.0,
+        help="seconds without a call after which an instance is released (default %(default)g)",
+    )
+    parser.add_argument(
+        "--call-timeout-s",
+        type=_seconds,
+        default=CALL_TIMEOUT_S,
+        help="seconds after which a call is ended (default %(default)g)",
     )
     return parser.parse_args(words)
 
