@@ -6,22 +6,17 @@ and its agents print nothing. AgentScope is never imported from here, so a run w
 
 from __future__ import annotations
 
-import importlib
-import sys
 import threading
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from astune.context_tracker.agentscope import is_quiet
+from astune.schema.after_import import after_import
 from astune.workflow.held_tools import HELD_TOOLS, hold_back
 from astune.workflow.held_tools_two import hold_back_tools_of_two
 
-_PACKAGE = "agentscope"
-_lock = threading.Lock()
-_begun = False
+_first = threading.Lock()
+"""Held from the first adaptation on."""
 
 if TYPE_CHECKING:
     from agentscope.model import ChatModelBase as ChatModel
@@ -36,41 +31,8 @@ else:
 
 def arrange_agentscope() -> None:
     """Adapt AgentScope now, or as soon as it is imported; only the first call in a process has an effect."""
-    global _begun
-    with _lock:
-        if _begun:
-            return
-        _begun = True
-    if _PACKAGE in sys.modules:
-        _arrange(importlib.import_module(_PACKAGE))  # waits for a thread that is importing it
-    else:
-        sys.meta_path.insert(0, _AfterImport())
-
-
-class _AfterImport(MetaPathFinder):
-    """Import hook that adapts AgentScope after it was loaded.
-
-    It stays installed until then, since `importlib.util.find_spec` checks for AgentScope without loading it.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _PACKAGE:
-            return None
-        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, others), None)
-        if spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
-
-        def load_and_arrange(module: ModuleType) -> None:
-            load(module)
-            sys.meta_path.remove(self)
-            _arrange(module)
-
-        spec.loader.exec_module = load_and_arrange
-        return spec
+    if _first.acquire(blocking=False):
+        after_import("agentscope", _arrange)
 
 
 def _arrange(agentscope: ModuleType) -> None:

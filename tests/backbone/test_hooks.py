@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.cluster.after_import import after_import
-from astune.backbone.cluster.hooks import hook, hooks, replace, require_versions
+from astune.backbone.cluster.hooks import after_import, hook, hooks, replace, require_versions
 from astune.schema import ConfigError
 
 BACKBONE = Path(__file__).parents[2] / "astune" / "backbone"

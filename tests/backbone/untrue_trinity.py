@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from astune.backbone.cluster.after_import import after_import
+from astune.backbone.cluster.hooks import after_import
 
 _NORM = "model.norm.weight"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from astune.backbone.cluster.after_import import after_import
+from astune.backbone.cluster.hooks import after_import
 
 _NORM = "model.norm.weight"
 

@@ -14,7 +14,7 @@ Processes of the engine, in its environment, on Ray; `../verl` and `../trinity` 
     reports.py      sends messages.py to the run server: groups, steps, ...; actors.py  reports that a process died
     groups.py       runs groups of episodes; handed_over.py  hands those of agents on other machines to the run server
     rows.py         groups as the engine's samples, and their weights
-    hooks.py        what is replaced in an engine is there; after_import.py  changes of its modules
+    hooks.py        what is replaced in an engine is there, and changes of its modules
 
 Without a GPU the engines need more: `../cpu_clusters`.
 """

@@ -7,11 +7,15 @@ marked `@hook`, and its class `@hooks`, which checks that the engine's class has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, TypeVar
 
 from astune.schema import ConfigError
+from astune.schema.after_import import after_import as change_after_import
 
 _C = TypeVar("_C", bound=type)
 _F = TypeVar("_F")
@@ -63,6 +67,29 @@ def require_versions(versions: Mapping[str, str], *, engine: str) -> None:
                 f"astune's hooks are for {name} {known}, and here it is {found}",
                 hint=f"make env-{engine} makes an environment with it",
             )
+
+
+def after_import(name: str, change: Callable[[Any], None]) -> None:
+    """Change a module of the engine's now where it is imported already, or else as soon as it is.
+
+    Raises:
+        ConfigError: no module of that name is installed.
+    """
+    if name not in sys.modules:
+        _require_there(name)
+    change_after_import(name, change)
+
+
+def _require_there(name: str) -> None:
+    """Look for a module's file without importing its packages, which may take long, or be what is changed."""
+    package, *rest = name.split(".")
+    spec = importlib.util.find_spec(package)
+    places = [Path(folder, *rest) for folder in (spec and spec.submodule_search_locations) or []]
+    if not (any(place.with_suffix(".py").is_file() or place.is_dir() for place in places) if rest else spec):
+        raise ConfigError(
+            f"astune changes the module {name}, and the installed {package} has none of that name",
+            hint="docs/en/backbones.md names the versions that the hooks are for",
+        )
 
 
 def _not_there(owner: str, name: str) -> ConfigError:

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from astune.backbone.cluster.after_import import after_import
-from astune.backbone.cluster.hooks import require_versions
+from astune.backbone.cluster.hooks import after_import, require_versions
 from astune.backbone.cpu_clusters.vllm_on_cpu import VLLM, keep_vllm_weights
 from astune.backbone.trinity.names import VERSIONS
 

