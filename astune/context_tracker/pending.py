@@ -15,21 +15,18 @@ from astune.schema import Grammar, Message, stable_seed, tool_call_id
 
 
 class CallSeeds:
-    """Seeds of the ids of tool calls: the prompt, and how often its agent asked it.
-
-    They are known before the answer is, so that a call can be streamed, and are the same in whatever order agents ask.
-    """
+    """Seeds of calls: what is asked, and how often it was. They are the same in whatever order agents ask."""
 
     def __init__(self) -> None:
         self._asked: Counter[int] = Counter()
         self._lock = threading.Lock()
 
-    def next(self, agent: str, prompt_ids: Sequence[int]) -> int:
-        """The seed of the next answer to this prompt."""
-        prompt = stable_seed(agent, prompt_ids)
+    def next(self, *asked: Any) -> int:
+        """The seed of the next answer to this."""
+        seed = stable_seed(*asked)
         with self._lock:
-            self._asked[prompt] += 1
-            return stable_seed(prompt, self._asked[prompt])
+            self._asked[seed] += 1
+            return stable_seed(seed, self._asked[seed])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class PendingCall:
     stop: Sequence[str]
     """Texts at which the answer ends."""
     call_seed: int
-    """Seed of the ids of the answer's tool calls."""
+    """Seed of the ids of the answer's tool calls: known before the answer is, so that a call can be streamed."""
     asked_after: int
     """Number of answers at the time of the call."""
 

@@ -12,8 +12,15 @@ import time
 from astune.rollout.attempt import Attempt
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
-from astune.rollout.supervise import supervise
-from astune.schema import AstuneError, Episode, left_debugger, to_the_end
+from astune.schema import (
+    AstuneError,
+    DeadlineExceeded,
+    Episode,
+    WorkflowError,
+    cancel_until_ended,
+    left_debugger,
+    to_the_end,
+)
 
 INTERRUPTED = "interrupted"
 _log = logging.getLogger(__name__)
@@ -47,13 +54,7 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
     interrupted = by_debugger = False
     error: str | None = None
     try:
-        await supervise(
-            attempt.play(),
-            timeout_s=setting.config.rollout.episode_timeout_s,
-            deadline=lambda: f"episode {request.episode_id}, which waited for its {attempt.phase},",
-            stop=lambda: attempt.model.close("it was stopped"),
-            hint="raise rollout.episode_timeout_s if episodes may take that long",
-        )
+        await _play(attempt, request.episode_id, setting.config.rollout.episode_timeout_s)
     except asyncio.CancelledError:
         interrupted, error = True, INTERRUPTED
     except AstuneError as failure:
@@ -76,3 +77,32 @@ async def run_episode(setting: RolloutSetting, request: EpisodeRequest, *, waite
 async def _end(attempt: Attempt) -> str | None:
     await attempt.model.aclose("it has ended")
     return await attempt.release()
+
+
+async def _play(attempt: Attempt, episode_id: str, timeout_s: float) -> None:
+    """Play an attempt as a separate task, until it ends or reaches its deadline.
+
+    Agent frameworks swallow cancellations (AgentScope treats one as an interruption by its user and continues), so it
+    is stopped by closing its model and by cancelling it until it ends.
+
+    Raises:
+        DeadlineExceeded: `timeout_s` seconds were not enough.
+        WorkflowError: it was cancelled from within.
+    """
+    playing = asyncio.ensure_future(attempt.play())
+    try:
+        done, _ = await asyncio.wait({playing}, timeout=timeout_s)
+        if not done:
+            raise DeadlineExceeded(
+                f"episode {episode_id}, which waited for its {attempt.phase}, took longer than {timeout_s:g} s",
+                hint="raise rollout.episode_timeout_s if episodes may take that long",
+            )
+        if playing.cancelled():
+            raise WorkflowError("the workflow cancelled itself", hint="let CancelledError pass in your agent's code")
+        playing.result()
+    finally:
+        if not playing.done():
+            attempt.model.close("it was stopped")
+            await cancel_until_ended(lambda: [] if playing.done() else [playing])
+        if playing.done() and not playing.cancelled():
+            playing.exception()  # seen, so that asyncio does not report it

@@ -37,7 +37,7 @@ from astune.schema.errors import (
 )
 from astune.schema.extras import imported, install_extra
 from astune.schema.faults import Faults, SeveralFaults
-from astune.schema.finishing import gathered, to_the_end
+from astune.schema.finishing import cancel_until_ended, gathered, to_the_end
 from astune.schema.forest import Forest, MessageNode, is_tool_call_id, is_trained, number_of_call, tool_call_id
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
@@ -122,6 +122,7 @@ __all__ = [
     "boundary",
     "boundary_now",
     "call_user_code",
+    "cancel_until_ended",
     "causes_of",
     "closed_schema",
     "collector_at_rest",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+_CANCELLATIONS = 20
+_BETWEEN_CANCELLATIONS_S = 0.5
 
 
 async def to_the_end(work: Awaitable[T]) -> tuple[T, bool]:
@@ -20,6 +22,17 @@ async def to_the_end(work: Awaitable[T]) -> tuple[T, bool]:
             if task.cancelled():
                 raise
             cancelled = True
+
+
+async def cancel_until_ended(running: Callable[[], Iterable[asyncio.Future[Any]]]) -> None:
+    """Cancel what is running until nothing is: agent frameworks swallow cancellations. What resists for ten seconds is
+    abandoned."""
+    for _ in range(_CANCELLATIONS):
+        if not (tasks := set(running())):
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_BETWEEN_CANCELLATIONS_S)
 
 
 async def gathered(*awaitables: Awaitable[T]) -> list[T]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from astune.config.schema import MalformedCalls
 from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
+from astune.context_tracker.pending import CallSeeds
 from astune.engine.base import InferenceEngine, OnToken
 from astune.gateway.live_answers import LiveAnswer
 from astune.gateway.rate_limit import RateLimit
@@ -34,7 +34,7 @@ from astune.schema import (
     SamplingParams,
     WorkflowError,
     boundary,
-    stable_seed,
+    cancel_until_ended,
 )
 from astune.workflow.outside import OutsideModel, Route, route_to
 
@@ -42,8 +42,6 @@ T = TypeVar("T")
 _HINT = "the engine or one of its requests is stuck or too slow; raise rollout.call_timeout_s if that is expected"
 
 _SHOWN_CHARACTERS = 400
-_CANCELLATIONS = 20
-_BETWEEN_CANCELLATIONS_S = 0.5
 _LOOP_FREE_S = 30.0
 """Seconds without a response after which the event loop counts as blocked."""
 
@@ -89,8 +87,7 @@ class EpisodeModel:
 
     Args:
         session: the episode's name; the engine keeps its prefix cache under it.
-        params: sampling settings of every call; `seed` is the episode's, from which each call gets its own:
-            `_seed_of` makes it.
+        params: sampling settings of every call; `seed` is the episode's, from which each call gets its own.
         malformed: handling of an answer with an unparsable tool call.
         calls_per_minute: limit of all agents together that ask by HTTP; None sets none.
         on_call: called when a call begins (True) and when it ends (False).
@@ -123,7 +120,7 @@ class EpisodeModel:
         self._closed: str | None = None
         self._at_close: list[Callable[[], object]] = []
         self._in_flight: set[asyncio.Task[Any]] = set()
-        self._asked: Counter[int] = Counter()
+        self._seeds = CallSeeds()
         self.n_calls = 0
         self.n_answers = 0
         self.seconds = 0.0
@@ -145,13 +142,7 @@ class EpisodeModel:
     async def aclose(self, why: str) -> None:
         """Close, and cancel calls of threads and forgotten tasks that are still in progress."""
         self.close(why)
-        for _ in range(_CANCELLATIONS):
-            if not self._in_flight:
-                return
-            tasks = set(self._in_flight)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=_BETWEEN_CANCELLATIONS_S)
+        await cancel_until_ended(lambda: self._in_flight)
 
     def require_open(self) -> None:
         if self._closed is not None:
@@ -240,7 +231,7 @@ class EpisodeModel:
         params = replace(
             self._params,
             max_tokens=min(self._params.max_tokens, asked.max_tokens or room, room),
-            seed=self._seed_of(pending),
+            seed=self._seeds.next(self._params.seed, pending.agent, pending.form, pending.prompt_ids),
             grammar=pending.form,
             policy=asked.policy,
         )
@@ -328,17 +319,6 @@ class EpisodeModel:
         self.cut = self.cut or overflow
         self.n_overflows += 1
         await asyncio.sleep(0)
-
-    def _seed_of(self, call: PendingCall) -> int:
-        """Derive a call's seed from the episode's seed, the agent, the prompt with the answer format, and its
-        repetition count.
-
-        Concurrent calls of several agents get the same answers in whatever order they arrive. Calls that are identical
-        in all of this get theirs in the order of arrival.
-        """
-        seed = stable_seed(self._params.seed, call.agent, call.form, call.prompt_ids)
-        self._asked[seed] += 1
-        return stable_seed(seed, self._asked[seed])
 
     @contextmanager
     def _flight(self) -> Iterator[None]:
