@@ -25,7 +25,7 @@ from astune.gateway.chat_completions import (
     shaped,
     validated,
 )
-from astune.gateway.live_answers import CallPiece, LiveAnswer, Sent
+from astune.gateway.live_answers import LiveAnswer, Sent
 from astune.renderers.settled import Settled, SettledCall
 from astune.schema import Message
 
@@ -149,9 +149,11 @@ class ResponseStream:
         self._answer_id = answer_id
         self._n_events = 0
         self._sent = Sent()
-        self._text_of: dict[str, str] = {}
-        """The text, or the arguments, of each item that was begun, by the item's kind; a call's with its number."""
-        self._call_of: dict[str, SettledCall] = {}
+        self._index = -1
+        self._item: dict[str, Any] = {}
+        """The item that is being sent, the one with this index."""
+        self._written = ""
+        """The text, or the arguments, of this item so far."""
 
     def more(self, live: Sequence[LiveAnswer]) -> Iterator[str]:
         (answer,) = live
@@ -161,8 +163,8 @@ class ResponseStream:
     def end(self, answers: Sequence[Sampled]) -> Iterator[str]:
         (sampled,) = answers
         yield from self._rest(sampled.settled, ended=True)
-        if not self._text_of:  # an answer without anything
-            yield from self._delta("message", "")
+        if not self._item:  # an answer without anything
+            yield from self._text("message", "")
         yield from self._close()
         whole = answer_of(self._request, answers, answer_id=self._answer_id)
         yield self._event(whole["status"], response=whole)
@@ -178,67 +180,48 @@ class ResponseStream:
             yield self._event("in_progress", response=begun)
         rest = self._sent.rest(part, ended=ended)
         if rest.reasoning:
-            yield from self._delta("reasoning", rest.reasoning)
+            yield from self._text("reasoning", rest.reasoning)
         if rest.content:
-            yield from self._delta("message", rest.content)
-        for piece in rest.calls:
-            yield from self._call(piece)
+            yield from self._text("message", rest.content)
+        for number, arguments, begun in rest.calls:
+            if begun is not None:
+                call = begun._replace(arguments="")
+                yield from self._begin(_call_item(call, number, self._answer_id, status="in_progress"))
+            if arguments:
+                self._written += arguments
+                yield self._event("function_call_arguments.delta", **self._place, delta=arguments)
 
-    def _delta(self, kind: str, text: str) -> Iterator[str]:
-        """More of an item, which is begun where it is not."""
-        if kind not in self._text_of:
-            yield from self._close()
-            self._text_of[kind] = ""
-            item = _text_item(kind, None, self._answer_id)
-            yield self._event("output_item.added", output_index=self._index(kind), item=item)
-            yield self._event("content_part.added", **self._place(kind), part=_part(kind, ""))
-        self._text_of[kind] += text
-        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-        yield self._event(f"{_PARTS[kind]}.delta", **self._place(kind), delta=text, **more)
+    def _text(self, kind: str, text: str) -> Iterator[str]:
+        """More of a thought or a text, which is begun where it is not."""
+        if self._item.get("type") != kind:
+            yield from self._begin(_text_item(kind, None, self._answer_id))
+            yield self._event("content_part.added", **self._place, content_index=0, part=_part(kind, ""))
+        self._written += text
+        yield self._event(f"{_PARTS[kind]}.delta", **self._place, content_index=0, delta=text, **_LOGPROBS[kind])
 
-    def _call(self, piece: CallPiece) -> Iterator[str]:
-        """More of a call, or its beginning."""
-        kind = f"function_call {piece.number}"
-        if piece.begun is not None:
-            yield from self._close()
-            self._text_of[kind], self._call_of[kind] = "", piece.begun._replace(arguments="")
-            item = _call_item(self._call_of[kind], piece.number, self._answer_id, status="in_progress")
-            yield self._event("output_item.added", output_index=self._index(kind), item=item)
-        if piece.arguments:
-            self._text_of[kind] += piece.arguments
-            place = {"output_index": self._index(kind), "item_id": _call_id(piece.number, self._answer_id)}
-            yield self._event("function_call_arguments.delta", **place, delta=piece.arguments)
+    def _begin(self, item: dict[str, Any]) -> Iterator[str]:
+        yield from self._close()
+        self._index, self._item, self._written = self._index + 1, item, ""
+        yield self._event("output_item.added", output_index=self._index, item=item)
 
     def _close(self) -> Iterator[str]:
-        """The end of the item that was begun last."""
-        for kind in list(self._text_of)[-1:]:
-            yield from self._close_call(kind) if kind in self._call_of else self._close_text(kind)
+        """The end of the item that is being sent."""
+        match self._item:
+            case {"type": "function_call", "name": name}:
+                self._item |= {"arguments": self._written, "status": "completed"}
+                yield self._event("function_call_arguments.done", **self._place, arguments=self._written, name=name)
+            case {"type": kind}:
+                part, place = _part(kind, self._written), self._place | {"content_index": 0}
+                self._item |= {"content": [part], "status": "completed"}
+                yield self._event(f"{_PARTS[kind]}.done", **place, text=self._written, **_LOGPROBS[kind])
+                yield self._event("content_part.done", **place, part=part)
+            case _:
+                return
+        yield self._event("output_item.done", output_index=self._index, item=self._item)
 
-    def _close_call(self, kind: str) -> Iterator[str]:
-        number = list(self._call_of).index(kind)
-        call = self._call_of[kind]._replace(arguments=self._text_of[kind])
-        item = _call_item(call, number, self._answer_id, status="completed")
-        place = {"output_index": self._index(kind), "item_id": item["id"]}
-        yield self._event("function_call_arguments.done", **place, arguments=call.arguments, name=call.name)
-        yield self._event("output_item.done", output_index=self._index(kind), item=item)
-
-    def _close_text(self, kind: str) -> Iterator[str]:
-        text = self._text_of[kind]
-        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-        yield self._event(f"{_PARTS[kind]}.done", **self._place(kind), text=text, **more)
-        yield self._event("content_part.done", **self._place(kind), part=_part(kind, text))
-        item = _text_item(kind, text, self._answer_id)
-        yield self._event("output_item.done", output_index=self._index(kind), item=item)
-
-    def _place(self, kind: str) -> dict[str, Any]:
-        return {
-            "item_id": _text_item(kind, None, self._answer_id)["id"],
-            "output_index": self._index(kind),
-            "content_index": 0,
-        }
-
-    def _index(self, kind: str) -> int:
-        return list(self._text_of).index(kind)
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._item["id"], "output_index": self._index}
 
     def _event(self, kind: str, **fields: Any) -> str:
         name = kind if kind == "error" else f"response.{kind}"
@@ -250,6 +233,7 @@ class ResponseStream:
 new_stream = ResponseStream
 
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
+_LOGPROBS: dict[str, dict[str, Any]] = {"message": {"logprobs": []}, "reasoning": {}}
 
 
 def _messages_of(given: str | list[dict[str, Any]]) -> list[Message]:
@@ -365,17 +349,13 @@ def _items_of(sampled: Sampled, answer_id: str) -> Iterator[dict[str, Any]]:
 
 def _call_item(call: SettledCall, number: int, answer_id: str, *, status: str) -> dict[str, Any]:
     return {
-        "id": _call_id(number, answer_id),
+        "id": f"fc_{answer_id}_{number}",
         "type": "function_call",
         "status": status,
         "call_id": call.id,
         "name": call.name,
         "arguments": call.arguments,
     }
-
-
-def _call_id(number: int, answer_id: str) -> str:
-    return f"fc_{answer_id}_{number}"
 
 
 def _text_item(kind: str, text: str | None, answer_id: str) -> dict[str, Any]:
@@ -388,5 +368,5 @@ def _text_item(kind: str, text: str | None, answer_id: str) -> dict[str, Any]:
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:
-    more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "message" else {}
-    return {"type": _PARTS[kind], "text": text, **more}
+    more: dict[str, Any] = {"annotations": []} if kind == "message" else {}
+    return {"type": _PARTS[kind], "text": text, **more, **_LOGPROBS[kind]}
