@@ -206,6 +206,16 @@ def why_not_loaded(cause: Exception) -> str:
     return f"{type(cause).__name__}: {cause}"
 
 
+def without_gaps(model: Any) -> Any:
+    """Return a model of transformers, attending eagerly where fused kernels would leave a part of its attention out.
+
+    `sdpa`, the default, silently ignores a cap of the scores, as Gemma 2 has it.
+    """
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")
+    return model
+
+
 def _converted(gguf: Path, sha256: str) -> Path:
     """The .gguf file as a bfloat16 Hugging Face folder, converted once."""
     target = _conversion_folder(sha256)

@@ -21,8 +21,7 @@ from astune.config.schema import ModelConfig
 from astune.engine.adapters import initial_adapter
 from astune.engine.local.allocator import set_up_cpu_memory
 from astune.engine.local.device import pick_device, pick_dtype
-from astune.engine.local.own_attention import without_gaps
-from astune.engine.model_files import why_not_loaded
+from astune.engine.model_files import why_not_loaded, without_gaps
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer._probe import prepare

@@ -21,9 +21,8 @@ from astune.engine.adapters import Adapter
 from astune.engine.local._adapters import Adapters, require_known
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local.attention import Rule
-from astune.engine.local.own_attention import without_gaps
 from astune.engine.local.slots import LayerShape
-from astune.engine.model_files import why_not_loaded
+from astune.engine.model_files import why_not_loaded, without_gaps
 from astune.schema import EngineError
 
 _ATTENTION = "astune_slots"

@@ -5,17 +5,17 @@ It samples with the weights that the server has; a vLLM server with our worker e
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from astune.engine.base import EngineStats, OnToken, ignore_token, require_context
-from astune.engine.remote.base import RemoteEngine
+from astune.engine.remote.counted import RemoteEngine
 from astune.engine.remote.endpoint import Endpoint, choice_of
-from astune.engine.remote.gate import Gate
 from astune.engine.remote.handover import Handover
 from astune.engine.remote.publication import Publication
 from astune.schema import Completion, EngineError, Grammar, SamplingParams
@@ -173,3 +173,45 @@ class ServedEngine(RemoteEngine):
             raise EngineError(f"{self.name} broke an answer off: {finish_reason}")
         cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         return Completion(list(token_ids), [min(0.0, value) for value in logprobs], finish_reason, version, cached)
+
+
+class Gate:
+    """`passing` calls run at the same time; `closed` waits until all of them are out and keeps others before it."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self.waiting = 0
+        """Calls that stand before it."""
+
+    @asynccontextmanager
+    async def passing(self) -> AsyncIterator[None]:
+        self.waiting += 1
+        try:
+            while not self._open.is_set():
+                await self._open.wait()
+        finally:
+            self.waiting -= 1
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Exclusive: a second caller waits for the first."""
+        while not self._open.is_set():
+            await self._open.wait()
+        self._open.clear()
+        try:
+            await self._empty.wait()
+            yield
+        finally:
+            self._open.set()

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from astune.engine.base import WeightsSource
-from astune.engine.remote.base import RemoteEngine
+from astune.engine.remote.counted import RemoteEngine
 from astune.engine.remote.endpoint import Endpoint, Refusal, choice_of
 from astune.engine.remote.written import read, written
 from astune.schema import (
