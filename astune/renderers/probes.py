@@ -21,19 +21,19 @@ CALLED: Message = {
 }
 
 
-def _talk(*turns: str) -> list[Message]:
-    """'user: text' and so on as messages."""
+def talk(*turns: str) -> list[Message]:
+    """Return 'user: text' and so on as messages."""
     return [dict(zip(("role", "content"), turn.split(": ", 1), strict=True)) for turn in turns]
 
 
 PROBES = [
-    _talk("user: 1+1?", "assistant: 2", "user: Sure?", "assistant: Yes.", "user: and 3+3?"),
-    _talk("user: \n\nlines\n\n", "assistant: spaced out", "user: \ttab\t"),
-    _talk("user: ünïcödé 漢字 🙂", "assistant: 字 {{ braces }} {% tag %}", "user: <b>"),
+    talk("user: 1+1?", "assistant: 2", "user: Sure?", "assistant: Yes.", "user: and 3+3?"),
+    talk("user: \n\nlines\n\n", "assistant: spaced out", "user: \ttab\t"),
+    talk("user: ünïcödé 漢字 🙂", "assistant: 字 {{ braces }} {% tag %}", "user: <b>"),
 ]
 FREE_PROBES = [
-    _talk("system: Be brief.", "user: one", "user: two", "assistant: three", "assistant: four", "system: five"),
-    _talk("user: 1+1?", "assistant: <think>\none and one\n</think>\n\n2", "user: sure?", "assistant: Yes."),
-    _talk("system:  padded \n", "user: ", "assistant:  spaced ", "user: \ttab\t", "system:  padded \n"),
+    talk("system: Be brief.", "user: one", "user: two", "assistant: three", "assistant: four", "system: five"),
+    talk("user: 1+1?", "assistant: <think>\none and one\n</think>\n\n2", "user: sure?", "assistant: Yes."),
+    talk("system:  padded \n", "user: ", "assistant:  spaced ", "user: \ttab\t", "system:  padded \n"),
 ]
 """Conversations that only templates which frame every message alone can take."""

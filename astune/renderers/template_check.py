@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from astune.renderers.beginnings import common_beginning
+from astune.renderers.probes import talk
 from astune.renderers.renderer import Tool
 from astune.renderers.template import ChatTemplate
 from astune.renderers.template_renderer import TemplateRenderer
@@ -36,62 +37,45 @@ def _call(number: int, name: str, city: str) -> dict[str, Any]:
     return {"id": f"call{number:05d}", "type": "function", "function": function}
 
 
-def _message(role: str, content: str, **more: Any) -> Message:
-    return {"role": role, "content": content, **more}
+def _calling(*calls: dict[str, Any], **more: Any) -> Message:
+    return {"role": "assistant", "content": "", "tool_calls": list(calls), **more}
 
 
-_ASK = _message("user", "How is the weather in Oslo?")
-_CALLS = _message("assistant", "", tool_calls=[_call(1, "weather", "Oslo")])
-_TWO_CALLS = _message("assistant", "", tool_calls=[_call(1, "weather", "Oslo"), _call(2, "population", "Rome")])
-_RESULT = _message("tool", "Snow.", tool_call_id="call00001", name="weather")
-_SECOND_RESULT = _message("tool", "2.7 million", tool_call_id="call00002", name="population")
+def _result(content: str, number: int, name: str) -> Message:
+    return {"role": "tool", "content": content, "tool_call_id": f"call{number:05d}", "name": name}
 
+
+_COLOUR = ("user: Name a colour.", "assistant: Blue.", "user: Another?")
+_ASK = talk("user: How is the weather in Oslo?")
+_WEATHER, _SNOW = _call(1, "weather", "Oslo"), _result("Snow.", 1, "weather")
 CONVERSATIONS: dict[str, list[Message]] = {
-    "chat": [
-        _message("user", "Name a colour."),
-        _message("assistant", "Blue."),
-        _message("user", "Another?"),
-        _message("assistant", "Red."),
-        _message("user", "Thanks."),
-    ],
-    "chat with a system message": [
-        _message("system", "Be brief."),
-        _message("user", "Name a colour."),
-        _message("assistant", "Blue."),
-        _message("user", "Another?"),
-    ],
-    "two users' messages in a row": [
-        _message("user", "Name a colour."),
-        _message("assistant", "Blue."),
-        _message("user", "Another?"),
-        _message("user", "Quickly!"),
-    ],
-    "an answer that the agent wrote": [
-        _message("user", "Name a colour."),
-        _message("assistant", "Blue."),
-        _message("user", "Another?"),
-        _message("assistant", "Red."),
-        _message("user", "And one more?"),
-    ],
+    "chat": talk(*_COLOUR, "assistant: Red.", "user: Thanks."),
+    "chat with a system message": talk("system: Be brief.", *_COLOUR),
+    "two users' messages in a row": talk(*_COLOUR, "user: Quickly!"),
+    "an answer that the agent wrote": talk(*_COLOUR, "assistant: Red.", "user: And one more?"),
     "reasoning, then another question": [
-        _message("user", "Name a colour."),
-        _message("assistant", "Blue.", reasoning_content="The sky is blue."),
-        _message("user", "Another?"),
+        {**message, "reasoning_content": "The sky is blue."} if message["role"] == "assistant" else message
+        for message in talk(*_COLOUR)
     ],
     "a tool call and its result": [
-        _ASK,
-        _CALLS,
-        _RESULT,
-        _message("assistant", "It snows."),
-        _message("user", "Thanks."),
+        *_ASK,
+        _calling(_WEATHER),
+        _SNOW,
+        *talk("assistant: It snows.", "user: Thanks."),
     ],
-    "two calls and their results": [_ASK, _TWO_CALLS, _RESULT, _SECOND_RESULT, _message("assistant", "It snows.")],
+    "two calls and their results": [
+        *_ASK,
+        _calling(_WEATHER, _call(2, "population", "Rome")),
+        _SNOW,
+        _result("2.7 million", 2, "population"),
+        *talk("assistant: It snows."),
+    ],
     "reasoning between tool calls": [
-        _ASK,
-        {**_CALLS, "reasoning_content": "I have to look it up."},
-        _RESULT,
-        {**_CALLS, "tool_calls": [_call(3, "population", "Oslo")], "reasoning_content": "And now the people."},
-        _message("tool", "700,000", tool_call_id="call00003", name="population"),
+        *_ASK,
+        _calling(_WEATHER, reasoning_content="I have to look it up."),
+        _SNOW,
+        _calling(_call(3, "population", "Oslo"), reasoning_content="And now the people."),
+        _result("700,000", 3, "population"),
     ],
 }
 
