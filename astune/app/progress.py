@@ -29,7 +29,7 @@ class Measurement:
 
 @dataclass
 class Progress:
-    """Progress of a run, as a `RolloutObserver` and a `TrainingObserver`.
+    """Progress of a run, as a `RunObserver`.
 
     `episodes_of` is the expected number of episodes of the phases `rollout` and `validation`.
     """

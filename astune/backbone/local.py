@@ -124,7 +124,7 @@ class LocalBackbone(Backbone):
                     order=order,
                     validation_tasks=validation_tasks,
                     ledger=ledger,
-                    observer=observer,
+                    on_phase=observer.on_phase,
                 )
                 await trainer.fit()
 

@@ -20,9 +20,10 @@ from astune.numerics.draws import Draws
 from astune.numerics.limits import FLOAT32, Limits, rounding_limits
 from astune.numerics.reading import Reading
 from astune.numerics.suspects import Suspects, Trial, name_of, rounding_of
+from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, TrainerError
+from astune.task_reader import TaskOrder
 from astune.trainer.ledger import batch_of
-from astune.trainer.local import Rollouts, TaskSource
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.mismatch import Mismatch
 from astune.trainer.policy import PolicyTrainer
@@ -95,8 +96,8 @@ class NumericsCheck:
         *,
         policy: PolicyTrainer,
         engine: InferenceEngine,
-        rollouts: Rollouts,
-        order: TaskSource,
+        rollouts: RolloutPool,
+        order: TaskOrder,
         folder: Path,
         on_phase: Callable[[str], None],
     ) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.engine.cpu_threads import end_idle_helpers
-from astune.schema import EpisodeGroup, Split, Task, TokenBalance, TrainingBatch, to_the_end
+from astune.schema import EpisodeGroup, Task, TrainingBatch, to_the_end
 from astune.trainer.checkpoint import random_state
 from astune.trainer.ledger import RolloutResult, StepLedger, drop_without_variance
 from astune.trainer.measures import PhaseClock
@@ -25,31 +25,9 @@ from astune.trainer.policies import Policies
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.step_report import StepReport
 
-
-class Rollouts(Protocol):
-    """Runs the workflow; `RolloutPool` is the one."""
-
-    async def run_groups(self, tasks: list[Task], *, step: int, split: Split) -> list[EpisodeGroup]: ...
-
-    def balance(self, groups: list[EpisodeGroup], counted: EngineStats) -> TokenBalance:
-        """Account for what the engine sampled, as it counted it."""
-        ...
-
-
-class TaskSource(Protocol):
-    """Hands out training tasks in an order that can be continued; `TaskOrder` is the one."""
-
-    def take(self, n: int) -> list[Task]: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-
-class TrainingObserver(Protocol):
-    """Receives what the loop does; the live display is one."""
-
-    def on_phase(self, phase: str) -> None: ...
-
-    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
+if TYPE_CHECKING:
+    from astune.rollout import DemonstrationPool, RolloutPool
+    from astune.task_reader import TaskOrder
 
 
 class LocalTrainer:
@@ -64,11 +42,11 @@ class LocalTrainer:
         *,
         policy: PolicyTrainer | Policies,
         engine: InferenceEngine,
-        rollouts: Rollouts,
-        order: TaskSource,
+        rollouts: RolloutPool | DemonstrationPool,
+        order: TaskOrder,
         validation_tasks: list[Task],
         ledger: StepLedger,
-        observer: TrainingObserver,
+        on_phase: Callable[[str], None],
     ) -> None:
         self._config = config
         self._policy = policy
@@ -77,7 +55,7 @@ class LocalTrainer:
         self._order = order
         self._validation_tasks = validation_tasks
         self._ledger = ledger
-        self._clock = PhaseClock(observer.on_phase)
+        self._clock = PhaseClock(on_phase)
         self._saved_step = ledger.step
         self._writing: asyncio.Task[None] | None = None
         self._recorded_version = policy.version

@@ -89,12 +89,6 @@ class Order:
         return {"taken": self.taken}
 
 
-class Observer:
-    def on_phase(self, phase: str) -> None: ...
-
-    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
-
-
 async def fit(
     folder: Path,
     run: RunDirectory,
@@ -122,7 +116,7 @@ async def fit(
             order=Order(),
             validation_tasks=TASKS,
             ledger=ledger,
-            observer=Observer(),
+            on_phase=lambda _: None,
         )
         await trainer.fit()
 

@@ -132,10 +132,11 @@ class Answer(BaseModel):
     enough: bool = False
 
 
-class EpisodeOffered(Message):
+class EpisodeOffered(BaseModel):
     """An episode to be played by a worker; its fields are those of `Offer`, and `gateway` serves its model."""
 
-    KIND = "play"
+    model_config = Message.model_config
+    KIND: ClassVar[str] = "play"
     episode_id: str
     task: dict[str, Any]
     key: str
@@ -153,20 +154,7 @@ class EpisodePlayed(BaseModel):
     lost: bool = False
 
 
-MESSAGES: dict[str, type[Message]] = {
-    kind.KIND: kind
-    for kind in (
-        AttemptStarted,
-        GroupFinished,
-        BatchExplored,
-        StepTrained,
-        TasksMeasured,
-        CheckpointSaved,
-        PhaseBegan,
-        WeightsSynced,
-        RunFailed,
-    )
-}
+MESSAGES = {kind.KIND: kind for kind in Message.__subclasses__()}
 
 
 def parse_report(kind: str, body: bytes) -> Message:

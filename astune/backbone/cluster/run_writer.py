@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Protocol
 
 from astune.algorithm import Algorithm
+from astune.backbone.base import RunObserver
 from astune.backbone.cluster import trained
 from astune.backbone.cluster.collected import Collected, TransitionError
 from astune.backbone.cluster.job import Job
@@ -25,7 +25,6 @@ from astune.backbone.cluster.messages import (
 )
 from astune.backbone.cluster.weight_checks import WeightChecks
 from astune.backbone.recorder import Recorder
-from astune.rollout import RolloutObserver
 from astune.runs import EpisodeStore
 from astune.schema import Episode, Split, Task, TrainerError
 from astune.trainer.ledger import StepLedger, account
@@ -35,17 +34,11 @@ from astune.trainer.step_report import StepReport
 _RUN_ENDED = "the run ended before its step"
 
 
-class ClusterObserver(RolloutObserver, Protocol):
-    """Receives what happens; the live display is one."""
-
-    def on_phase(self, phase: str) -> None: ...
-
-
 class RunWriter:
     """Hands each report to where it belongs. `write` raises AstuneError where the run cannot continue."""
 
     def __init__(
-        self, job: Job, ledger: StepLedger, algorithm: Algorithm, episodes: EpisodeStore, observer: ClusterObserver
+        self, job: Job, ledger: StepLedger, algorithm: Algorithm, episodes: EpisodeStore, observer: RunObserver
     ) -> None:
         self.job = job
         self.ledger = ledger

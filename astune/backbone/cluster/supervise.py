@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
+from astune.backbone.base import RunObserver
 from astune.backbone.cluster import ray_cluster
 from astune.backbone.cluster.job import EngineResume, Job, StepsToCome
 from astune.backbone.cluster.process import EVERYWHERE
@@ -44,7 +44,7 @@ async def train(
     config: AstuneConfig,
     parts: UserParts,
     run: RunDirectory,
-    observer: Any,
+    observer: RunObserver,
     *,
     base_dir: Path | None,
 ) -> None:
@@ -61,7 +61,7 @@ async def train(
         await _train(job, parts, run, observer, relay)
 
 
-async def _train(job: Job, parts: UserParts, run: RunDirectory, observer: Any, relay: Relay | None) -> None:
+async def _train(job: Job, parts: UserParts, run: RunDirectory, observer: RunObserver, relay: Relay | None) -> None:
     engine, config, resumed = job.engine, job.config, job.resumed
     # Nothing that was recorded is moved before everything needed to resume is known to be there.
     superseded = run.rewind(-1 if resumed is None else resumed.point.step)
