@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from astune.backbone.engines import load_renderer
-from astune.context_tracker import ContextTracker
+from astune.config import AstuneConfig
+from astune.config.strict import changed
 from astune.engine.base import InferenceEngine
 from astune.engine.model_files import resolve_model
 from astune.engine.scripted import ScriptedEngine
@@ -92,16 +93,10 @@ class Bench:
 
 def new_agent(engine: InferenceEngine, renderer: Renderer, *, temperature: float = 1.0) -> AgentModel:
     """An episode's only agent."""
-    model = EpisodeModel(
-        engine,
-        ContextTracker(renderer, 4096),
-        session="bench",
-        params=SamplingParams(max_tokens=256, temperature=temperature, stop_token_ids=renderer.stop_token_ids, seed=1),
-        max_model_len=4096,
-        timeout_s=60,
-        on_call=lambda begins: None,
-    )
-    return AgentModel(model, agent="a", trainable=True, model_name="m", disable_tools=False, empty_on_overflow=False)
+    limits = {"max_model_len": 4096, "max_response_length_in_one_turn": 256, "call_timeout_s": 60}
+    config = changed(AstuneConfig(), model={"path": "m"}, rollout=limits)
+    model = EpisodeModel(engine, renderer, config, session="bench", seed=1, temperature=temperature)
+    return AgentModel(model, agent="a", trainable=True, empty_on_overflow=False)
 
 
 async def run_clients(plan: dict[str, Any]) -> dict[str, Any]:

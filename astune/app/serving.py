@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from astune.backbone.engines import OpenModel, open_model
 from astune.config import AstuneConfig
-from astune.context_tracker import ContextTracker
+from astune.config.strict import changed
 from astune.feedback import FeedbackStore, Interaction, Masker
 from astune.feedback.rating_files import rating_of
 from astune.gateway.app import body_of, json_of, key_in
@@ -29,8 +29,7 @@ from astune.gateway.episode_keys import Exchange
 from astune.gateway.live_answers import LiveAnswer
 from astune.gateway.rate_limit import RateLimit
 from astune.gateway.server import GatewayServer
-from astune.renderers import Comparison
-from astune.schema import ConfigError, RunStoreError, SamplingParams, TaskReaderError
+from astune.schema import ConfigError, RunStoreError, TaskReaderError
 from astune.workflow import AgentModel, EpisodeModel
 from astune.workflow.agent_model import DEFAULT_AGENT
 
@@ -226,32 +225,16 @@ def agent_of(opened: OpenModel, session: str) -> AgentModel:
 
     Where there are several policies, the `model` of a request names one of them, or a target.
     """
-    rollout = opened.config.rollout
+    config = changed(opened.config, rollout={"malformed_tool_calls": "as_text"})
+    temperature = config.rollout.temperature
     model = EpisodeModel(
-        opened.engine,
-        ContextTracker(
-            opened.renderer,
-            rollout.max_model_len,
-            Comparison(rollout.timelines.compare_level, rollout.timelines.ignore_tools),
-        ),
-        session=session,
-        params=SamplingParams(
-            max_tokens=rollout.max_response_length_in_one_turn,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            stop_token_ids=opened.renderer.stop_token_ids,
-            seed=opened.config.seed,
-        ),
-        max_model_len=rollout.max_model_len,
-        timeout_s=rollout.call_timeout_s,
-        on_call=lambda begins: None,
+        opened.engine, opened.renderer, config, session=session, seed=config.seed, temperature=temperature
     )
+    model.rate = RateLimit("an episode", None)  # clients have limits of their own
     return AgentModel(
         model,
         agent=DEFAULT_AGENT,
         trainable=True,
-        model_name=opened.config.model.path,
-        disable_tools=rollout.agentscope_disable_toolcalls,
         empty_on_overflow=False,
         policy_of=lambda name: _policy_named(opened.config, name),
     )

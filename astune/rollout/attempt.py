@@ -10,10 +10,8 @@ import time
 from typing import Any
 
 from astune.config.league import PastPlayer
-from astune.context_tracker import ContextTracker
 from astune.env_service import EnvironmentHandle, EnvState, open_environment
 from astune.env_service.handle import RELEASE_S
-from astune.renderers import Comparison
 from astune.rollout.overflow import UNJUDGED, require_consequence
 from astune.rollout.ranking import UNRANKED
 from astune.rollout.request import EpisodeRequest
@@ -29,7 +27,6 @@ from astune.schema import (
     JudgeError,
     Message,
     Reward,
-    SamplingParams,
     Task,
     WorkflowError,
     boundary,
@@ -57,11 +54,6 @@ class Attempt:
         self._seed = stable_seed(config.seed, request.episode_id)
         # One seed a task: the episodes of a group meet the same world.
         self._world_seed = stable_seed(config.seed, request.task.task_id)
-        self._tracker = ContextTracker(
-            setting.renderer,
-            config.rollout.max_model_len,
-            Comparison(config.rollout.timelines.compare_level, config.rollout.timelines.ignore_tools),
-        )
         self._environment: EnvironmentHandle | None = None
         self._proxy: AstuneProxy | None = None
         self._reward: Reward | None = None
@@ -71,19 +63,11 @@ class Attempt:
         self.phase = "environment"
         self.model = EpisodeModel(
             setting.engine,
-            self._tracker,
+            setting.renderer,
+            config,
             session=request.episode_id,
-            params=SamplingParams(
-                max_tokens=config.rollout.max_response_length_in_one_turn,
-                temperature=request.temperature,
-                top_p=config.rollout.top_p,
-                stop_token_ids=setting.renderer.stop_token_ids,
-                seed=self._seed,
-            ),
-            max_model_len=config.rollout.max_model_len,
-            timeout_s=config.rollout.call_timeout_s,
-            malformed=config.rollout.malformed_tool_calls,
-            calls_per_minute=config.rollout.calls_per_minute,
+            seed=self._seed,
+            temperature=request.temperature,
             on_call=lambda begins: self._wait("model" if begins else "workflow"),
         )
 
@@ -92,7 +76,7 @@ class Attempt:
         self._wait("environment")
         beginning = await self._create_environment()
         workflow = new_workflow(self._setting.workflow_class, self._config)
-        rollout, past = self._config.rollout, self._past_player()
+        past = self._past_player()
         self._proxy = AstuneProxy(
             self.model,
             self._environment,
@@ -100,14 +84,9 @@ class Attempt:
             init_messages=beginning.state,
             env_info=beginning.info,
             trainable_targets=targets_of(workflow),
-            model_name=self._config.model.path,
-            disable_tools=rollout.agentscope_disable_toolcalls,
             empty_on_overflow=workflow.empty_on_overflow,
-            max_steps=rollout.multi_turn.max_steps,
-            timeout_s=rollout.call_timeout_s,
             on_wait=self._wait,
             split=self._request.split,
-            policies=self._config,
             rng=random.Random(self._world_seed),
             repeat=self._request.repeat,
             past=past,
@@ -219,7 +198,7 @@ class Attempt:
     @property
     def _forest(self) -> Forest:
         """Return the forest recorded so far; with `deterministic`, in an order independent of timing."""
-        forest = self._tracker.forest
+        forest = self.model.tracker.forest
         return forest.by_tokens() if self._config.deterministic else forest
 
     def _follows(self, failure: AstuneError) -> None:
@@ -255,7 +234,7 @@ class Attempt:
                 "read_tokens": float(sum(len(node.prompt_delta) for node in forest.nodes)),
                 "cut_answers": float(sum(node.finish_reason == "length" for node in sampled)),
                 "malformed_calls": float(sum(len(node.malformed_calls) for node in sampled)),
-                "relaxed_messages": float(self._tracker.relaxed),
+                "relaxed_messages": float(self.model.tracker.relaxed),
                 "branches": float(sum(node.fork_cause is not None for node in forest.nodes)),
             }
         )

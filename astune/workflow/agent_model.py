@@ -80,8 +80,6 @@ class AgentModel(ChatModel):
         *,
         agent: str,
         trainable: bool,
-        model_name: str,
-        disable_tools: bool,
         empty_on_overflow: bool,
         policy: str = "",
         outside: OutsideModel | None = None,
@@ -92,14 +90,14 @@ class AgentModel(ChatModel):
             outside: a model behind an endpoint that answers in place of a policy.
             policy_of: finds the policy of a request of the gateway by its `model`; None where `policy` answers all.
         """
-        self.model_name = model_name
+        self.model_name = model.config.model.path
         self._model = model
         self._agent = agent
         self.trainable = trainable
         self.policy = policy
         self.outside = outside
         self._policy_of = policy_of
-        self._disable_tools = disable_tools
+        self._disable_tools = model.config.rollout.agentscope_disable_toolcalls
         self._empty_on_overflow = empty_on_overflow
 
     async def __call__(
@@ -149,7 +147,7 @@ class AgentModel(ChatModel):
         from astune.gateway.server import gateway
 
         base_url, key = self.served_at(gateway())
-        return model_at(base_url, key, name=self.model_name, context_tokens=self._model.max_model_len)
+        return model_at(base_url, key, name=self.model_name, context_tokens=self._model.config.rollout.max_model_len)
 
     async def achat(
         self,

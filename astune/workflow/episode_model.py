@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from astune.config.schema import MalformedCalls
+from astune.config.schema import AstuneConfig
 from astune.context_tracker import ContextTracker, PendingCall
 from astune.context_tracker.agentscope import Usage
 from astune.context_tracker.pending import CallSeeds
 from astune.engine.base import InferenceEngine, OnToken
 from astune.gateway.live_answers import LiveAnswer
 from astune.gateway.rate_limit import RateLimit
-from astune.renderers import Tool
+from astune.renderers import Comparison, Renderer, Tool
 from astune.renderers.stop_sequences import StopWatch
 from astune.schema import (
     AstuneError,
@@ -87,35 +87,42 @@ class EpisodeModel:
 
     Args:
         session: the episode's name; the engine keeps its prefix cache under it.
-        params: sampling settings of every call; `seed` is the episode's, from which each call gets its own.
-        malformed: handling of an answer with an unparsable tool call.
-        calls_per_minute: limit of all agents together that ask by HTTP; None sets none.
+        seed: the episode's, from which each call gets its own.
         on_call: called when a call begins (True) and when it ends (False).
     """
 
     def __init__(
         self,
         engine: InferenceEngine,
-        tracker: ContextTracker,
+        renderer: Renderer,
+        config: AstuneConfig,
         *,
         session: str,
-        params: SamplingParams,
-        max_model_len: int,
-        timeout_s: float,
-        malformed: MalformedCalls = "as_text",
-        calls_per_minute: int | None = None,
-        on_call: Callable[[bool], None],
+        seed: int,
+        temperature: float,
+        on_call: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        self._own = Route(engine, tracker, max_model_len)
+        rollout, policy = config.rollout, config.rollout.timelines
+        self.config = config
+        self.tracker = ContextTracker(
+            renderer, rollout.max_model_len, Comparison(policy.compare_level, policy.ignore_tools)
+        )
+        self._own = Route(engine, self.tracker, rollout.max_model_len)
         self._outside: dict[OutsideModel, Route] = {}
         self._callers: set[str] = set()
         self.session = session
-        self._params = params
-        self.max_model_len = max_model_len
-        self._timeout_s = timeout_s
-        self._malformed = malformed
+        self._params = SamplingParams(
+            max_tokens=rollout.max_response_length_in_one_turn,
+            temperature=temperature,
+            top_p=rollout.top_p,
+            stop_token_ids=renderer.stop_token_ids,
+            seed=seed,
+        )
+        self._timeout_s = rollout.call_timeout_s
+        self._malformed = rollout.malformed_tool_calls
         self._on_call = on_call
-        self.rate = RateLimit("an episode", calls_per_minute)
+        self.rate = RateLimit("an episode", rollout.calls_per_minute)
+        """Limit of all agents together that ask by HTTP."""
         self._home = asyncio.get_running_loop()
         self._closed: str | None = None
         self._at_close: list[Callable[[], object]] = []

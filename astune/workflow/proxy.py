@@ -9,12 +9,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from astune.config.league import PastPlayer
-from astune.config.schema import AstuneConfig
 from astune.env_service import EnvironmentHandle, EnvStep
 from astune.renderers import text_of
 from astune.schema import (
@@ -52,10 +51,8 @@ class AstuneProxy(AgentModel):
 
     Args:
         trainable_targets: tags of the agents to train; None trains all.
-        max_steps: environment steps after which the episode ends as truncated.
         on_wait: called with what the episode waits for.
         split: whether the episode is for training or for measuring.
-        policies: the policy of each target, and which are trained; None with a single policy.
         env_info: `info` of the environment's first state.
         rng: the episode's random generator.
         repeat: which of its group's episodes it is, from 0.
@@ -70,14 +67,9 @@ class AstuneProxy(AgentModel):
         task: Task,
         init_messages: Sequence[Message],
         trainable_targets: Collection[str] | None,
-        model_name: str,
-        disable_tools: bool,
         empty_on_overflow: bool,
-        max_steps: int,
-        timeout_s: float,
         on_wait: Callable[[str], None],
         split: Split = "train",
-        policies: AstuneConfig | None = None,
         env_info: dict[str, Any] | None = None,
         rng: random.Random | None = None,
         repeat: int = 0,
@@ -85,7 +77,7 @@ class AstuneProxy(AgentModel):
     ) -> None:
         arrange_agentscope()
         self._past = past
-        self._policies = policies or AstuneConfig()
+        self._config = model.config
         self._trainable_targets = trainable_targets
         self._fallbacks: dict[str, str | OutsideModel] = {}
         policy, trainable, _ = self._answering(DEFAULT_AGENT, DEFAULT_AGENT)
@@ -94,8 +86,6 @@ class AstuneProxy(AgentModel):
             agent=DEFAULT_AGENT,
             trainable=trainable,
             policy=policy,
-            model_name=model_name,
-            disable_tools=disable_tools,
             empty_on_overflow=empty_on_overflow,
         )
         self.task = task
@@ -117,8 +107,6 @@ class AstuneProxy(AgentModel):
         self._environment = environment
         self._targets = {DEFAULT_AGENT: DEFAULT_AGENT}
         self._models: dict[str, list[AgentModel]] = {DEFAULT_AGENT: [self]}
-        self._max_steps = max_steps
-        self._timeout_s = timeout_s
         self._on_wait = on_wait
         self._failure: AstuneError | None = None
         self._judge_inputs: dict[str, Any] = {}
@@ -189,8 +177,6 @@ class AstuneProxy(AgentModel):
             trainable=trainable,
             policy=policy,
             outside=outside,
-            model_name=self.model_name,
-            disable_tools=self._disable_tools,
             empty_on_overflow=self._empty_on_overflow,
         )
         self._models.setdefault(agent_name, []).append(model)
@@ -213,12 +199,12 @@ class AstuneProxy(AgentModel):
 
     def _fallback(self, agent: str, given: str | Mapping[str, Any]) -> str | OutsideModel:
         """The policy of that name, or else the model behind that endpoint."""
-        if isinstance(given, str) and "://" not in given and given not in self._policies.models:
+        if isinstance(given, str) and "://" not in given and given not in self._config.models:
             raise WorkflowError(
                 f"the agent {agent!r} has the fallback_model {given!r}, which is not a policy of the run",
                 hint="name one of `models` in the configuration, or an endpoint by its address",
             )
-        return given if isinstance(given, str) and given in self._policies.models else OutsideModel.of(given)
+        return given if isinstance(given, str) and given in self._config.models else OutsideModel.of(given)
 
     def _answering(self, agent: str, tag: str) -> tuple[str, bool, OutsideModel | None]:
         """The policy that answers for an agent, whether what it writes is trained, and the endpoint that answers in
@@ -227,11 +213,11 @@ class AstuneProxy(AgentModel):
         if not trained and (fallback := self._fallbacks.get(agent)) is not None:
             if isinstance(fallback, OutsideModel):
                 return "", False, fallback
-            return fallback if self._policies.models[fallback].has_weights else "", False, None
-        policy = self._policies.policy_of(tag)
+            return fallback if self._config.models[fallback].has_weights else "", False, None
+        policy = self._config.policy_of(tag)
         if self._past is not None and self._past.plays(policy, tag):
             return self._past.adapter, False, None
-        return policy, trained and self._policies.is_trained(policy), None
+        return policy, trained and self._config.is_trained(policy), None
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
         """An address and a key for one agent in any language: OpenAI's Chat Completions on this machine.
@@ -299,36 +285,24 @@ class AstuneProxy(AgentModel):
         The observation is the text of `env_messages`.
         """
         environment, message = self._before_step(action)
-        what = self._step_name
-        start = time.perf_counter()
-        try:
-            async with boundary(EnvError, what, timeout_s=self._timeout_s, hint=_ENV_HINT):
+        with self._stepping() as (what, timeout_s):
+            async with boundary(EnvError, what, timeout_s=timeout_s, hint=_ENV_HINT):
                 step = await environment.step(message)
-        except AstuneError as failure:
-            self._failure = self._failure or failure
-            raise
-        return self._after_step(step, message, start)
+        return self._after_step(step, message)
 
     def gym_step(self, action: Message | str) -> Observation:
         """`agym_step` for synchronous code; called from async code it holds up the other episodes meanwhile."""
         environment, message = self._before_step(action)
-        what = self._step_name
-        start = time.perf_counter()
-        try:
-            if environment.quick:
-                step = environment.step_now(message)
-            else:
-                stepping = start_in_thread(lambda: environment.step_now(message), name="astune-gym-step")
-                step = stepping.result(timeout=self._timeout_s)
-        except TimeoutError as cause:
-            self._failure = self._failure or DeadlineExceeded(
-                f"{what} took longer than {self._timeout_s:g} s", hint=_ENV_HINT
-            )
-            raise self._failure from cause
-        except AstuneError as failure:
-            self._failure = self._failure or failure
-            raise
-        return self._after_step(step, message, start)
+        with self._stepping() as (what, timeout_s):
+            try:
+                if environment.quick:
+                    step = environment.step_now(message)
+                else:
+                    stepping = start_in_thread(lambda: environment.step_now(message), name="astune-gym-step")
+                    step = stepping.result(timeout=timeout_s)
+            except TimeoutError as cause:
+                raise DeadlineExceeded(f"{what} took longer than {timeout_s:g} s", hint=_ENV_HINT) from cause
+        return self._after_step(step, message)
 
     def waits_for(self, what: str) -> None:
         """Name what the episode waits for from now on, for displays and for the error at its deadline."""
@@ -345,9 +319,18 @@ class AstuneProxy(AgentModel):
         with self._lock:
             return dict(self._judge_inputs)
 
-    @property
-    def _step_name(self) -> str:
-        return f"step {self.n_steps} of the environment of task {self.task.task_id}"
+    @contextmanager
+    def _stepping(self) -> Iterator[tuple[str, float]]:
+        """The name of a step, and its seconds at most. Its failure counts also where the workflow swallows it."""
+        start = time.perf_counter()
+        try:
+            what = f"step {self.n_steps} of the environment of task {self.task.task_id}"
+            yield what, self._config.rollout.call_timeout_s
+        except AstuneError as failure:
+            self._failure = self._failure or failure
+            raise
+        with self._lock:
+            self.env_seconds += time.perf_counter() - start
 
     def _before_step(self, action: Message | str) -> tuple[EnvironmentHandle, Message]:
         self._model.require_open()
@@ -357,8 +340,9 @@ class AstuneProxy(AgentModel):
                 hint="give the task an env_type, such as calculator, or leave gym_step out",
             )
         if self.turns_exhausted:
+            most = self._config.rollout.multi_turn.max_steps
             raise WorkflowError(
-                f"gym_step was called after it had ended the episode at {self._max_steps} steps",
+                f"gym_step was called after it had ended the episode at {most} steps",
                 hint="leave the loop when gym_step returns terminate=True",
             )
         message = action_of(action)
@@ -367,11 +351,9 @@ class AstuneProxy(AgentModel):
         self._on_wait("environment")
         return self._environment, message
 
-    def _after_step(self, step: EnvStep, action: Message, start: float) -> Observation:
+    def _after_step(self, step: EnvStep, action: Message) -> Observation:
         self._on_wait("workflow")
-        with self._lock:
-            self.env_seconds += time.perf_counter() - start
-        self.turns_exhausted = not step.is_terminated and self.n_steps >= self._max_steps
+        self.turns_exhausted = not step.is_terminated and self.n_steps >= self._config.rollout.multi_turn.max_steps
         self.env_messages = answers_of(step.state, action)
         observation = "\n".join(text_of(message.get("content")) for message in step.state)
         return observation, step.reward, step.is_terminated or self.turns_exhausted, step.info

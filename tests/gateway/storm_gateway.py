@@ -22,7 +22,7 @@ from rollout_stage import task as task_of
 
 from astune import Task
 from astune.config.schema import AstuneConfig, ProgramConfig
-from astune.context_tracker import ContextTracker
+from astune.config.strict import changed
 from astune.context_tracker.replay import faults
 from astune.engine.base import OnToken, ignore_token
 from astune.engine.scripted import ScriptedEngine
@@ -82,18 +82,10 @@ async def serve(renderer: Any, folder: Path, port: int, keys: list[str]) -> None
     server = GatewayServer(port, store=AnswerStore(folder / "answers"), at_once=False)
     engine = LoggedEngine(renderer, Log(folder / "sampled.jsonl"))
     for key in keys:
-        model = EpisodeModel(
-            engine,
-            ContextTracker(renderer, CONTEXT),
-            session=key,
-            params=SamplingParams(max_tokens=256, stop_token_ids=renderer.stop_token_ids, seed=1),
-            max_model_len=CONTEXT,
-            timeout_s=60,
-            on_call=lambda begins: None,
-        )
-        agent = AgentModel(
-            model, agent="a", trainable=True, model_name="m", disable_tools=False, empty_on_overflow=False
-        )
+        limits = {"max_model_len": CONTEXT, "max_response_length_in_one_turn": 256, "call_timeout_s": 60}
+        config = changed(AstuneConfig(), model={"path": "m"}, rollout=limits)
+        model = EpisodeModel(engine, renderer, config, session=key, seed=1, temperature=1.0)
+        agent = AgentModel(model, agent="a", trainable=True, empty_on_overflow=False)
         agent.served_at(server, key)
     server.serve()
     await asyncio.Event().wait()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from astune import AstuneProxy, Task
+from astune.config.schema import AstuneConfig
+from astune.config.strict import changed
 from astune.context_tracker import ContextTracker
 from astune.engine.scripted import Script, ScriptedEngine
 from astune.env_service import EnvironmentHandle
 from astune.renderers import Renderer
-from astune.schema import SamplingParams
 from astune.workflow import EpisodeModel
 
 CONTEXT = 2000
@@ -17,27 +18,17 @@ TASK = Task(task_id="t", main_query="Hi")
 def stage_proxy(
     renderer: Renderer, script: Script, environment: EnvironmentHandle | None = None, *, disable_tools: bool = False
 ) -> tuple[AstuneProxy, ContextTracker]:
-    tracker = ContextTracker(renderer, CONTEXT)
-    model = EpisodeModel(
-        ScriptedEngine(script),
-        tracker,
-        session="s",
-        params=SamplingParams(max_tokens=80, stop_token_ids=renderer.stop_token_ids, seed=1),
-        max_model_len=CONTEXT,
-        timeout_s=5,
-        on_call=lambda begins: None,
-    )
+    limits = {"max_model_len": CONTEXT, "max_response_length_in_one_turn": 80, "call_timeout_s": 5}
+    steps = {"multi_turn": {"max_steps": 5}, "agentscope_disable_toolcalls": disable_tools}
+    config = changed(AstuneConfig(), model={"path": "smol"}, rollout=limits | steps)
+    model = EpisodeModel(ScriptedEngine(script), renderer, config, session="s", seed=1, temperature=1.0)
     proxy = AstuneProxy(
         model,
         environment,
         task=TASK,
         init_messages=[],
         trainable_targets=None,
-        model_name="smol",
-        disable_tools=disable_tools,
         empty_on_overflow=True,
-        max_steps=5,
-        timeout_s=5,
         on_wait=lambda what: None,
     )
-    return proxy, tracker
+    return proxy, model.tracker
