@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from astune.config.schema import AstuneConfig
@@ -26,7 +27,6 @@ from astune.rollout.overflow import is_overflow
 from astune.rollout.ranking import is_unranked, leave_unranked, rank
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting, num_repeat_of, temperature_of
-from astune.rollout.unread_calls import warn_of_unread_calls
 from astune.rollout.verdict import Judge
 from astune.schema import (
     BudgetSpent,
@@ -36,6 +36,7 @@ from astune.schema import (
     Episode,
     EpisodeGroup,
     LeaseLost,
+    MessageNode,
     Split,
     Task,
     TokenBalance,
@@ -43,7 +44,9 @@ from astune.schema import (
 from astune.task_judge import GroupJudgeBase
 from astune.workflow import Workflow
 
+_log = logging.getLogger(__name__)
 _ENGINE_SETTLES_S = 120.0
+_SHOWN_CHARACTERS = 600
 _LOST_ATTEMPTS = 20
 """Attempts that may be lost with their machines; they do not count towards `rollout.max_attempts`."""
 
@@ -153,7 +156,7 @@ class RolloutPool:
         for slot in slots:
             self._fail_unranked(slot, "JudgeError: its group is not complete, and is judged only as a whole")
         groups = [slot.group(num_repeat, out_of_time=out_of_time) for slot in slots]
-        self._tools_seen = self._tools_seen or warn_of_unread_calls(groups)
+        self._tools_seen = self._tools_seen or _warn_of_unread_calls(groups)
         return groups
 
     def balance(self, groups: Sequence[EpisodeGroup], counted: EngineStats) -> TokenBalance:
@@ -292,3 +295,27 @@ def _require_budget(episode: Episode) -> None:
     kind, _, message = (episode.error or "").partition(": ")
     if kind == BudgetSpent.__name__:
         raise BudgetSpent(message)
+
+
+def _warn_of_unread_calls(groups: Sequence[EpisodeGroup]) -> bool:
+    """Warn where tools were offered and no answer was read as a call, as by a parser of another model family. Returns
+    whether tools were offered."""
+    episodes = [episode for group in groups for episode in (*group.episodes, *group.failed_attempts)]
+    answers = [node for episode in episodes for node in _answers_with_tools(episode)]
+    if answers and not any(node.tool_calls for node in answers):
+        _log.warning(
+            "tools were offered for %d answers of the first step, but no tool call was parsed. The model may not "
+            "call tools yet, or uses another format than its chat template: show a solved example with a call in the "
+            "agent's first messages, or force one with tool_choice='required'. The first answer: %r",
+            len(answers),
+            str(answers[0].content)[:_SHOWN_CHARACTERS],
+        )
+    return bool(answers)
+
+
+def _answers_with_tools(episode: Episode) -> Iterator[MessageNode]:
+    return (
+        node
+        for node in episode.forest.nodes
+        if node.sampled and node.constraint is None and episode.forest.path(node.node_id)[0].tools
+    )

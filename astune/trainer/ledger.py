@@ -26,7 +26,6 @@ from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
 from astune.runs.held_out import SUCCESS
 from astune.schema import Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
-from astune.trainer.empty_steps import EmptySteps
 from astune.trainer.league import league_metrics
 from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 NO_VARIANCE = "group has no variance"
 NOTHING_LEFT = "trainer.samples leaves nothing of the group"
 NOBODY_TRAINED = "no trained agent spoke in the group"
+_EMPTY_STEPS = 3
+"""Consecutive empty steps after which a run ends: an outage passes, a defect stays."""
 OnRecord = Callable[[int, Split, dict[str, float]], None]
 """Receives (step, split, metrics) of each line of metrics when it is on disk."""
 
@@ -130,7 +131,8 @@ class StepLedger:
         self._checkpoints = checkpoints
         self._on_record = on_record
         self._n_validation_tasks = n_validation_tasks
-        self._empty_steps = EmptySteps()
+        self._n_empty = 0
+        """Steps and measurements of which no episode finished, one after the other until now."""
         lines = list(metrics.read())
         self._scores = {line.step: line.metrics[SUCCESS] for line in lines if line.kind == "validation"}
         self._watch = RewardWatch(line.metrics for line in lines if line.kind == "train")
@@ -179,7 +181,7 @@ class StepLedger:
         Raises:
             TrainerError: no episode finished, in the first step or in several one after the other.
         """
-        self._empty_steps.look_at(rollouts.groups, at_start=step == 1)
+        self._require_episodes(rollouts.groups, at_start=step == 1)
         batch = batch_of(step, rollouts.groups, algorithm, self._config.trainer.samples)
         rollouts.balance.trained -= batch.left_out.total()
         rollouts.balance.masked += batch.left_out
@@ -247,7 +249,7 @@ class StepLedger:
         Raises:
             TrainerError: no episode finished, before the first step or in several steps one after the other.
         """
-        self._empty_steps.look_at(rollouts.groups, at_start=step == 0)
+        self._require_episodes(rollouts.groups, at_start=step == 0)
         measures = rollouts.metrics()
         expected = self._n_validation_tasks * self._config.trainer.validation.num_repeat
         measures[SUCCESS] = success_of_all(measures, expected)
@@ -305,6 +307,13 @@ class StepLedger:
             if episode.split == "train" and episode.status != "error":
                 self._episodes.annotate(episode.episode_id, not_trained=why)
         self._episodes.flush()
+
+    def _require_episodes(self, groups: Sequence[EpisodeGroup], *, at_start: bool) -> None:
+        """Raise TrainerError, with the first failure's own words, at the start of a run or after some empty steps."""
+        self._n_empty = 0 if any(group.episodes for group in groups) else self._n_empty + 1
+        if self._n_empty and (at_start or self._n_empty >= _EMPTY_STEPS):
+            first = next((episode.error for group in groups for episode in group.failed_attempts), "there was none")
+            raise TrainerError(f"no episode finished; the first failure: {first}")
 
     def _annotate(self, batch: TrainingBatch, groups: Sequence[EpisodeGroup], logprobs: OwnLogprobs) -> None:
         """Write beside each recorded episode its advantage and the trainer's log-probabilities, or why it has none."""

@@ -19,8 +19,7 @@ from astune.gateway.chat_completions import ChatRequest, Sampled
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
 from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError
-from astune.workflow.agentscope_guest import ChatModel
-from astune.workflow.agentscope_two import is_two, model_at
+from astune.workflow.agentscope_guest import ChatModel, is_two, model_at
 from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
 from astune.workflow.outside import OutsideModel
 from astune.workflow.response_format import ResponseFormat, grammar_of, parsed

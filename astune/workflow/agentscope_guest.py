@@ -1,12 +1,16 @@
 """Adaptation of AgentScope once it is imported, before a run or in the middle of an episode.
 
 Its tools that act on this machine are confined during episodes. With 1.x, our models derive from its `ChatModelBase`,
-and its agents print nothing. AgentScope is never imported from here, so a run without it has no cost.
+and its agents print nothing. Agents of 2.x, which has other messages, tools and events, ask the gateway for the
+episode's model, by AgentScope's own client of OpenAI. AgentScope is never imported from here: without it a run has no
+cost.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -52,3 +56,15 @@ def _silence(agent: Any, _message: dict[str, Any]) -> None:
     variable."""
     if is_quiet():
         agent.set_console_output_enabled(False)
+
+
+def is_two() -> bool:
+    """Return whether the AgentScope of this process is 2.x."""
+    return str(getattr(sys.modules.get("agentscope"), "__version__", "")).startswith("2.")
+
+
+def model_at(base_url: str, api_key: str, *, name: str, context_tokens: int) -> Any:
+    """Return 2.x's model for an address. It asks once: a call that failed in the gateway has failed for good."""
+    credential = import_module("agentscope.credential").OpenAICredential(base_url=base_url, api_key=api_key)
+    client = import_module("agentscope.model").OpenAIChatModel
+    return client(credential, name, max_retries=0, context_size=context_tokens)

@@ -5,7 +5,7 @@ The process that the user starts, in astune's environment:
     supervise.py    starts the engine's process in its own environment, and watches it
     run_server.py   receives reports over HTTP; run_writer.py  writes the run directory from them, and alone does so
     collected.py    reported groups until a step uses them; trained.py  the report of a step under the shared names
-    weight_checks.py, evidence.py    whether weights moved where they should have; job.py  what is to be done,
+    weight_checks.py  whether weights moved where they should have; job.py  what is to be done,
     and work_order.py  the part of it for the engine's processes
 
 Processes of the engine, in its environment, on Ray; `../verl` and `../trinity` are the rest of them:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from safetensors import safe_open
 
 from astune.backbone.cluster.adapters import merge_adapters
-from astune.backbone.cluster.evidence import differ
 from astune.backbone.cluster.work_order import GroupToRun, WorkOrder
 from astune.config.schema import AstuneConfig, ClusterEngine
 from astune.runs import Checkpoint
@@ -130,7 +131,7 @@ class Job:
                 merge_adapters(saved, to, scale=lora.alpha / lora.rank)
             else:
                 shutil.copytree(saved, to, dirs_exist_ok=True)
-            if moved and not differ(self.model_folder, to):
+            if moved and not _differ(self.model_folder, to):
                 raise TrainerError(
                     f"the weights of step {ledger.step} in {saved} are those that the run began with",
                     hint=f"{self.engine} did not save what it trained; look into its log",
@@ -164,3 +165,23 @@ def _groups(tasks: Sequence[Task], num_repeat: int) -> list[GroupToRun]:
         groups.append(GroupToRun(task=asdict(task), first_repeat=seen[task.task_id]))
         seen[task.task_id] += num_repeat
     return groups
+
+
+def _differ(first: Path, second: Path) -> bool:
+    """Return whether two folders in Hugging Face format hold other weights, in the second one's precision.
+
+    One tensor of each is read at a time, and none after the first pair that differs.
+    """
+    with ExitStack() as open_files:
+        before, after = (_tensors(folder, open_files) for folder in (first, second))
+        for name in before.keys() & after.keys():
+            tensor = after[name].get_tensor(name)
+            if not tensor.equal(before[name].get_tensor(name).to(tensor.dtype)):
+                return True
+    return False
+
+
+def _tensors(folder: Path, open_files: ExitStack) -> dict[str, Any]:
+    """The open file of each tensor, by name."""
+    files = [open_files.enter_context(safe_open(file, "pt")) for file in sorted(folder.glob("*.safetensors"))]
+    return {name: file for file in files for name in file.keys()}  # noqa: SIM118 - it is no dictionary
