@@ -39,6 +39,7 @@ def training_plan(
         tasks, epochs = f"{n_tasks} tasks", f", {trainer.total_steps * trainer.tasks_per_step / n_tasks:.2g} epochs"
     trained = f"LoRA adapters of rank {config.model.lora.rank}" if config.model.lora.rank else "every weight"
     trained = "; ".join(map(_policies, config.bases())) if config.models else f"{trained} of {config.model.path}"
+    saves = f"every {trainer.save_freq} steps and " if trainer.save_freq < trainer.total_steps else ""
     rows: Rows = [
         ("backbone", f"{config.backbone}, {trained}"),
         *agent(config),
@@ -51,15 +52,11 @@ def training_plan(
         *_loss_terms(config),
         *particulars,
         ("held out", f"nothing is measured: {unmeasured}" if unmeasured else _measured(config, parts)),
-        ("saved", f"{_saves(trainer.save_freq, trainer.total_steps)}, in {run_path or folder_of(config)}"),
+        ("saved", f"{saves}at the end, in {run_path or folder_of(config)}"),
     ]
     if trainer.validation.stop_at_success is not None and parts.validation_tasks:
         rows.append(("ends early", f"at {trainer.validation.stop_at_success:.0%} held-out success"))
     return rows
-
-
-def _saves(every: int, total: int) -> str:
-    return f"every {every} steps and at the end" if every < total else "at the end"
 
 
 def _policies(base: Base) -> str:

@@ -29,7 +29,7 @@ from astune.helper_model import HelperModel, Usage
 from astune.rollout import RolloutPool
 from astune.runs import EpisodeReader, RunDirectory
 from astune.runs.report import BEST_PROMPTS
-from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, WorkflowError, install_extra
+from astune.schema import ConfigError, Episode, Split, Task, WorkflowError, install_extra
 from astune.task_judge.judged import problem_of
 from astune.trainer.ledger import RolloutResult, StepLedger, drop_untrained
 from astune.trainer.measures import PhaseClock
@@ -170,7 +170,7 @@ class _Player:
         self.ledger.record_untrained(played, seconds={"rollout": played.seconds}, more=more)
         if failed:
             raise WorkflowError(f"prompts cannot be compared, since an episode failed: {failed[0]}")
-        return [_only(group) for group in played.groups]
+        return [episode for group in played.groups for episode in group.episodes]
 
     def skip_to(self, step: int, recorded: EpisodeReader) -> list[Episode]:
         """The episodes of a step that an earlier process of the run played."""
@@ -289,11 +289,6 @@ def _gepa() -> tuple[Any, Any]:
     except ImportError as cause:
         raise ConfigError("the search for prompts needs gepa", hint=install_extra("prompts")) from cause
     return gepa, adapter.EvaluationBatch
-
-
-def _only(group: EpisodeGroup) -> Episode:
-    [episode] = group.episodes
-    return episode
 
 
 def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:

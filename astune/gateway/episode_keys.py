@@ -181,15 +181,15 @@ class OpenKey:
         n = request.n or 1
         live = LiveAnswers(n) if request.stream else None
         calls = [self._called(request, answer) for answer in (live.each if live else [None] * n)]
-        answers = asyncio.ensure_future(self._stored(_all(calls), digest, idempotency_key))
+        answers = asyncio.ensure_future(self._stored(calls, digest, idempotency_key))
         answers.add_done_callback(lambda ended: _wake(ended, live))
         return Given(digest, answers, live, store=self.store)
 
     async def _stored(
-        self, answers: Coroutine[Any, Any, list[Sampled]], digest: bytes, idempotency_key: str | None
+        self, calls: Sequence[Coroutine[Any, Any, Sampled]], digest: bytes, idempotency_key: str | None
     ) -> list[Sampled]:
         """The answers, on disk before one is sent."""
-        sampled = await answers
+        sampled = list(await asyncio.gather(*calls))
         if self.store is not None:
             number = self.store.put(self.access, digest, idempotency_key, sampled)
             next(given for given in self._given if given.answers is asyncio.current_task()).number = number
@@ -213,10 +213,6 @@ def _wake(answers: asyncio.Future[list[Sampled]], live: LiveAnswers | None) -> N
         answers.exception()
     if live is not None:
         live.notify()
-
-
-async def _all(calls: Sequence[Coroutine[Any, Any, Sampled]]) -> list[Sampled]:
-    return list(await asyncio.gather(*calls))
 
 
 def _failed(answers: asyncio.Future[list[Sampled]]) -> bool:

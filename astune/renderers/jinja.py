@@ -42,7 +42,7 @@ def compiled(source: str) -> Template:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals[CLOCK] = _strftime_now
+    environment.globals[CLOCK] = lambda form: datetime.now().strftime(form)
     return environment.from_string(source)
 
 
@@ -59,7 +59,3 @@ def _tojson(
 
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)

@@ -85,7 +85,8 @@ def rules(name: str, marks: Marks, parameters: dict[str, Any]) -> Iterator[str]:
         WorkflowError: the schema limits a text in a way that cannot be enforced on an unquoted text.
     """
     if isinstance(marks.behind, str):
-        yield f"{name}_text[lazy]: /(?s:.*){_in_regex(marks.behind)}/"
+        ending = re.escape(marks.behind).replace("\\\n", "\\n").replace("/", "\\/")
+        yield f"{name}_text[lazy]: /(?s:.*){ending}/"
     else:
         yield f"{name}_text: /(?s:.*)/ {literal([marks.behind])}"
     properties: dict[str, Any] = parameters.get("properties") or {}
@@ -148,10 +149,6 @@ def _value(key: str, schema: Any, parameters: dict[str, Any]) -> str | None:
             hint="leave the limit out of the tool's schema, and check the argument in the tool",
         )
     return None
-
-
-def _in_regex(text: str) -> str:
-    return re.escape(text).replace("\\\n", "\\n").replace("/", "\\/")
 
 
 def _resolved(schema: Any, parameters: dict[str, Any]) -> Any:

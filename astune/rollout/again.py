@@ -8,7 +8,7 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker import merged_again
 from astune.renderers import Comparison, Renderer
 from astune.rollout.verdict import Judge, ask_judge
-from astune.schema import AstuneError, Episode, EpisodeStatus, Reward
+from astune.schema import AstuneError, Episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,6 @@ async def again(episode: Episode, renderer: Renderer, judge: Judge | None, confi
         )
     except AstuneError as failure:
         return Again(merged, f"{failure.kind}: {failure}")
-    merged.status = _status(episode, merged.reward)
+    if episode.status != "truncated":
+        merged.status = "success" if merged.reward.is_success else "failed"
     return Again(merged)
-
-
-def _status(before: Episode, reward: Reward) -> EpisodeStatus:
-    if before.status == "truncated":
-        return "truncated"
-    return "success" if reward.is_success else "failed"

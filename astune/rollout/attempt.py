@@ -9,7 +9,6 @@ import random
 import time
 from typing import Any
 
-from astune.config.league import PastPlayer
 from astune.env_service import EnvironmentHandle, EnvState, open_environment
 from astune.env_service.handle import RELEASE_S
 from astune.rollout.overflow import UNJUDGED, require_consequence
@@ -76,7 +75,8 @@ class Attempt:
         self._wait("environment")
         beginning = await self._create_environment()
         workflow = new_workflow(self._setting.workflow_class, self._config)
-        past = self._past_player()
+        request = self._request
+        past = self._config.past_player(request.step, request.task.task_id) if request.split == "train" else None
         self._proxy = AstuneProxy(
             self.model,
             self._environment,
@@ -108,11 +108,6 @@ class Attempt:
         self._wait("judge")
         self._reward = await self._judge(self._proxy)
 
-    def _past_player(self) -> PastPlayer | None:
-        if self._request.split != "train":
-            return None
-        return self._config.past_player(self._request.step, self._request.task.task_id)
-
     async def release(self) -> str | None:
         """Release the environment; return the error, if any, of an otherwise successful episode."""
         if self._environment is None:
@@ -132,7 +127,8 @@ class Attempt:
         truncated = self._proxy is not None and (self._proxy.cut or self._proxy.turns_exhausted)
         if reward is not None and truncated:
             status = "truncated"
-            error = "; then ".join(f"{failure.kind}: {failure}" for failure in self._ended_by()) or None
+            ended_by = [self.model.cut, *self._consequences] if self.model.cut is not None else []
+            error = "; then ".join(f"{failure.kind}: {failure}" for failure in ended_by) or None
         episode = self._request.episode(seed=self._seed, forest=self._forest, status=status, error=error)
         episode.reward = reward
         episode.constrained_tokens = self._config.constrained_tokens
@@ -215,10 +211,6 @@ class Attempt:
         self._consequences.append(failure)
         self._reward = UNJUDGED
         return True
-
-    def _ended_by(self) -> list[AstuneError]:
-        """Return what cut the episode, and its consequence; empty if nothing did."""
-        return [] if self.model.cut is None else [self.model.cut, *self._consequences]
 
     def _metrics(self) -> dict[str, float]:
         forest = self._forest

@@ -105,7 +105,7 @@ def users_place(frame: FrameType | None) -> str | None:
     or in a debugger."""
     place = None
     for each in frames_from(frame):
-        if _is_loops(each):
+        if each.f_code.co_name == "_run" and each.f_globals.get("__name__") == "asyncio.events":
             return place
         if is_at_prompt(each) or each.f_globals.get("__name__", "").startswith(("pydevd", "debugpy", "_pydevd")):
             return None
@@ -122,7 +122,3 @@ def _in_users_code(frame: FrameType | None) -> bool:
         if each.f_code.co_filename.startswith(_PACKAGE):
             return False
     return False
-
-
-def _is_loops(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "_run" and frame.f_globals.get("__name__") == "asyncio.events"

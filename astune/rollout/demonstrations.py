@@ -87,7 +87,8 @@ class DemonstrationPool:
     def balance(self, groups: Sequence[EpisodeGroup], counted: EngineStats) -> TokenBalance:
         """Count the assistant's tokens of given answers in place of sampled ones."""
         balance = token_balance(groups, counted)
-        balance.sampled += sum(_tokens_in(group) for group in groups if _is_given(group))
+        given = [group.episodes for group in groups if any(episode.reward is _GOOD for episode in group.episodes)]
+        balance.sampled += sum(episode.forest.sampled_tokens() for episodes in given for episode in episodes)
         return balance
 
     def _group(self, request: EpisodeRequest) -> EpisodeGroup:
@@ -212,11 +213,3 @@ def _answer_ids(renderer: Renderer, messages: Sequence[Message], tools: Sequence
     if not ends:
         raise WorkflowError("the chat template ends this answer with no token that ends a turn")
     return answer_ids[: ends[0] + 1]
-
-
-def _is_given(group: EpisodeGroup) -> bool:
-    return any(episode.reward is _GOOD for episode in group.episodes)
-
-
-def _tokens_in(group: EpisodeGroup) -> int:
-    return sum(episode.forest.sampled_tokens() for episode in group.episodes)

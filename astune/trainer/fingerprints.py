@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from astune.engine.fingerprint import Fingerprint
 from astune.engine.tokenizer import ModelTokenizer
@@ -50,8 +50,11 @@ class Fingerprints:
         """Return the fingerprint of the present weights; no step may run meanwhile."""
         batch = self._text(model.device)
         logprob_E = model.logprobs(batch, 1.0).cpu()
-        if self._limit is None:
-            self._limit = FLOAT32 if model.dtype == torch.float32 else ROUNDING * _rounding(model, batch, logprob_E)
+        if self._limit is None and model.dtype == torch.float32:
+            self._limit = FLOAT32
+        elif self._limit is None:
+            exact_E = model.frozen(torch.float32).logprobs(batch, 1.0).cpu()
+            self._limit = ROUNDING * float((exact_E - logprob_E).abs().mean())
         return Fingerprint(self._token_ids, logprob_E.tolist(), self._limit)
 
     def far_from(self, model: PolicyModel) -> PolicyModel:
@@ -80,11 +83,6 @@ class Fingerprints:
             self._token_ids = ModelTokenizer.load(self._folder).encode(TEXT)[: self._max_tokens]
         first, rest = self._token_ids[:1], self._token_ids[1:]
         return pack([WeightedTimeline.unweighted(first, rest, [0.0] * len(rest))], device)
-
-
-def _rounding(model: PolicyModel, batch: MicroBatch, logprob_E: Tensor) -> float:
-    """The mean of what the model's format changes in its log-probabilities."""
-    return float((model.frozen(torch.float32).logprobs(batch, 1.0).cpu() - logprob_E).abs().mean())
 
 
 @torch.no_grad()

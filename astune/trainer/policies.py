@@ -16,7 +16,6 @@ from torch import Tensor
 
 from astune.algorithm import Algorithm, load_algorithm
 from astune.config.bases import Base
-from astune.config.policies import PolicyConfig
 from astune.config.schema import AstuneConfig
 from astune.config.strict import changed
 from astune.engine.adapters import Adapter, write_adapter
@@ -74,10 +73,9 @@ class Policies:
             if not base.trained:
                 continue
             models = PolicyModel.on_base(base, folder, config.model, seed=config.seed)
-            trainers |= {
-                name: PolicyTrainer(models[name], _of_policy(config, policy), folder, algorithm)
-                for name, policy in base.trained.items()
-            }
+            for name, policy in base.trained.items():
+                own = changed(config, trainer={"optim": policy.optim or config.trainer.optim})
+                trainers[name] = PolicyTrainer(models[name], own, folder, algorithm)
         of = {name: base.path for base, _ in bases for name in base.policies}
         return cls({name: trainers[name] for name in config.models if name in trainers}, config, of)
 
@@ -222,11 +220,6 @@ def _taking(engine: InferenceEngine, kind: type[_Engine]) -> _Engine:
             hint="set engine.type to in_process, or train one policy",
         )
     return engine
-
-
-def _of_policy(config: AstuneConfig, policy: PolicyConfig) -> AstuneConfig:
-    """The configuration as it is for one policy."""
-    return changed(config, trainer={"optim": policy.optim or config.trainer.optim})
 
 
 def _require_starts(config: AstuneConfig, bases: Sequence[Base]) -> None:

@@ -55,17 +55,12 @@ def _asks_back(episode: Episode) -> float | None:
     return float(written[-1].content.rstrip().endswith(("?", "？"))) if written else None
 
 
-def _judge_disagreement(episode: Episode) -> float | None:
-    """Spread of a judge model's votes, as a fraction of its scale."""
-    return episode.metrics.get("judge_disagreement")
-
-
 SIGNS: dict[str, Callable[[Episode], float | None]] = {
     "repeated_text": _repeated_text,
     "no_tool_call": _no_tool_call,
     "broken_tool_call": _broken_tool_call,
     "asks_back": _asks_back,
-    "judge_disagreement": _judge_disagreement,
+    "judge_disagreement": lambda episode: episode.metrics.get("judge_disagreement"),  # of its votes, of its scale
 }
 
 

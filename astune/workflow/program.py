@@ -165,7 +165,8 @@ async def run_once(
         WorkflowError: it could not be started.
     """
     filled = _filled(command, given)
-    inherited = _inherited() if jail is None else jailed_environment()
+    own = {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
+    inherited = own if jail is None else jailed_environment()
     scratch = Scratch("program")
     try:
         task_file, work = scratch.path / "task.json", scratch.path / "work"
@@ -186,10 +187,6 @@ async def run_once(
         _, cancelled = await to_the_end(asyncio.to_thread(_removed, scratch))
         if cancelled:
             raise asyncio.CancelledError
-
-
-def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not _SECRETS.search(name)}
 
 
 def _removed(scratch: Scratch) -> None:

@@ -74,9 +74,13 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
                 f"astune.{engine}: {key} is set by astune, since the loss depends on it",
                 hint=f"it follows from {own_keys[0]}" if own_keys else "leave it out; see docs/en/backbones.md",
             )
+    places = Path(DEFAULT_YAML).parent
     files = [f"{engine}_default.yaml", *([f"{engine}_cpu.yaml"] if on_cpu else [])]
     return [
-        *((f"default_config/{name}", _file(name, engine)) for name in files),
+        *(
+            (f"default_config/{name}", dict(leaves(yaml.safe_load((places / name).read_text())[engine])))
+            for name in files
+        ),
         (f"config_auto_convertion_{engine}.json", engine_values(config, key_map)),
         ("astune's own", dict(own)),
         (f"astune.{engine}", users),
@@ -138,7 +142,3 @@ def as_typed(value: Any, default: Any) -> Any:
 
 def _users(config: AstuneConfig, engine: ClusterEngine) -> dict[str, Any]:
     return dict(leaves(getattr(config, engine)))
-
-
-def _file(name: str, engine: ClusterEngine) -> dict[str, Any]:
-    return dict(leaves(yaml.safe_load((Path(DEFAULT_YAML).parent / name).read_text())[engine]))
