@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,7 +23,7 @@ from astune.gateway.lease_board import LeaseBoard
 from astune.gateway.live_answers import LiveAnswer, LiveAnswers
 from astune.gateway.worker_routes import STALE, worker_routes
 from astune.schema import AstuneError, EpisodeCut, WorkflowError
-from astune.schema.plain_json import encoded, require_depth
+from astune.schema.plain_json import strict_json, whole
 from astune.serving import Guard
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -38,8 +35,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_DEPTH = 200
 """Levels of a request: a call's arguments, which have fewer, may come back within it."""
-_LONG_INTEGER = re.compile(rb"\d{19}")
-"""Digits of an integer that `orjson` may round: it reads those beyond 64 bits as floats."""
 COUNT_TOKENS = "/v1/messages/count_tokens"
 WRONG_KEY = "the API key is wrong, or no longer valid: that of an episode ends with the episode"
 
@@ -231,31 +226,13 @@ async def body_of(http: Request) -> bytes:
     return await http.body()
 
 
-def json_of(body: bytes) -> object:
-    """Strict JSON: no NaN and limited depth. Half a character becomes �; a long integer stays what it is."""
+def json_of(body: bytes) -> Any:
+    """Strict JSON: no NaN and limited depth. Half a character, such as of a cut emoji, becomes �."""
     try:
-        return _exact(body)
+        value = strict_json(body.decode(), most=_MAX_DEPTH)
     except ValueError as cause:
-        value = _with_halves(body)
-        if value is None:
-            raise Refused(f"the body is no JSON: {cause}") from cause
-        return value
-
-
-def _with_halves(body: bytes) -> Any:
-    """The value of a body that holds half a character, such as a cut emoji; else None."""
-    if b"\\ud" not in body.lower():
-        return None
-    try:
-        return _exact(encoded(json.loads(body)))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _exact(body: bytes) -> Any:
-    value = orjson.loads(body)
-    require_depth(value, _MAX_DEPTH)
-    return json.loads(body) if _LONG_INTEGER.search(body) else value
+        raise Refused(f"the body is no JSON: {cause}") from cause
+    return whole(value) if b"\\ud" in body.lower() else value
 
 
 async def _refused(http: Request, failure: Exception) -> Response:

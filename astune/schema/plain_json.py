@@ -40,18 +40,20 @@ def whole(value: Any) -> Any:
     return [whole(inner) for inner in value] if isinstance(value, list) else value
 
 
-def strict_json(text: str | bytes, pairs: Callable[[Sequence[tuple[str, Any]]], Any] | None = None) -> Any:
+def strict_json(
+    text: str | bytes, pairs: Callable[[Sequence[tuple[str, Any]]], Any] | None = None, *, most: int = MAX_DEPTH
+) -> Any:
     """Parse JSON from outside; `pairs` makes a value of an object's keys and values.
 
     Raises:
-        ValueError: it is not JSON, is nested deeper than `MAX_DEPTH`, or contains NaN or a number beyond the largest
+        ValueError: it is not JSON, is nested deeper than `most` levels, or contains NaN or a number beyond the largest
             one, both of which Python reads; or `pairs` raises it.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=pairs)
     except RecursionError as cause:
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from cause
-    require_depth(value)
+        raise ValueError(f"it is nested deeper than {most} levels") from cause
+    require_depth(value, most)
     return value
 
 
