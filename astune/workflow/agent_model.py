@@ -187,8 +187,10 @@ class AgentModel(ChatModel):
     async def _answer(self, asked: ModelCall) -> Answer:
         try:
             return await self._model.call(asked)
-        except ContextOverflow as overflow:
-            return self._overflown(overflow)
+        except ContextOverflow:
+            if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:
+                raise
+            return Answer({"role": "assistant", "content": ""}, Usage(0, 0, 0.0))
 
     def chat(
         self,
@@ -205,10 +207,7 @@ class AgentModel(ChatModel):
     def _answer_now(self, asked: ModelCall) -> Answer:
         if _on_event_loop():
             raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
-        try:
-            return self._model.call_from_thread(asked)
-        except ContextOverflow as overflow:
-            return self._overflown(overflow)
+        return self._model.from_thread(self._answer(asked))
 
     def answer(
         self,
@@ -308,11 +307,6 @@ class AgentModel(ChatModel):
             stop=_texts(stop),
             outside=self.outside,
         )
-
-    def _overflown(self, overflow: ContextOverflow) -> Answer:
-        if not self._empty_on_overflow or self._model.n_overflows > _EMPTY_ANSWERS:
-            raise overflow
-        return Answer({"role": "assistant", "content": ""}, Usage(0, 0, 0.0))
 
 
 def _texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:

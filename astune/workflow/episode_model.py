@@ -217,9 +217,9 @@ class EpisodeModel:
         """The text of each token."""
         return [self._own.tracker.decode([token]) for token in token_ids]
 
-    def call_from_thread(self, asked: ModelCall) -> Answer:
-        """Same as `call` for synchronous code, which does not run on the event loop."""
-        return asyncio.run_coroutine_threadsafe(self._call(asked), self._home).result()
+    def from_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work for synchronous code, which does not run on the event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._home).result()
 
     async def _call(self, asked: ModelCall) -> Answer:
         self._callers.add(asked.agent)
