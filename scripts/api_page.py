@@ -13,7 +13,8 @@ INTRODUCTION = """# What you import
 
 <!-- Made from docstrings by `make docs`; changes made here are lost. -->
 
-The classes and functions that your files use. Whatever is not on this page may change without notice.
+The classes and functions that your files use. Whatever is not on this page may change without notice. The pages on
+[workflows](workflow.md), [tasks](tasks.md), [judges](judge.md) and [Python](python_api.md) show how to use them.
 """
 
 PUBLIC = {
@@ -120,14 +121,16 @@ def _entry(name: str) -> str:
 
 def _class(found: type) -> list[str]:
     lines = [*_text(_node(found)), ""]
-    fields, methods = {}, {}
+    fields, attributes, methods = {}, {}, {}
     for base in reversed([each for each in found.__mro__ if each.__module__.startswith("astune.")]):
         node = _node(base)
         for member, following in zip(node.body, [*node.body[1:], None], strict=True):
             name = _name(member)
-            if name is None or (name.startswith("_") and name != "__call__"):
+            if name is None or (name.startswith("_") and name not in ("__call__", "__init__")):
                 continue
-            if isinstance(member, ast.AnnAssign):
+            if name == "__init__":
+                attributes |= _attributes(member)
+            elif isinstance(member, ast.AnnAssign):
                 if _string(following) or "ClassVar" not in ast.unparse(member.annotation):
                     fields[name] = (member, _string(following))
             else:
@@ -135,9 +138,23 @@ def _class(found: type) -> list[str]:
     if fields:
         lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
         lines += [_row(name, member, text) for name, (member, text) in fields.items()] + [""]
+    if attributes:
+        lines += ["| attribute | what it is |", "|---|---|"]
+        lines += [f"| `{name}` | {' '.join(text.split())} |" for name, text in attributes.items()] + [""]
     for name, node in methods.items():
         lines += [f"**`{_signature(node)}`**", "", *_text(node, inherited=getattr(found, name, None)), ""]
     return lines
+
+
+def _attributes(init: Any) -> dict[str, str]:
+    """The public attributes that an `__init__` sets, and that a docstring below describes."""
+    found: dict[str, str] = {}
+    for statement, following in zip(init.body, [*init.body[1:], None], strict=True):
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        for target in targets:
+            if isinstance(target, ast.Attribute) and not target.attr.startswith("_") and _string(following):
+                found[target.attr] = _string(following)
+    return found
 
 
 def _row(name: str, member: ast.AnnAssign, text: str) -> str:

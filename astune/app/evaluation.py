@@ -37,12 +37,17 @@ class Evaluation:
     """Result of an evaluation; `dropped` counts tasks that could not be measured, by reason."""
 
     model: str
+    """The measured model, in words."""
     episodes: list[Episode]
+    """Every finished episode of the measured tasks."""
     n_tasks: int
+    """Number of measured tasks."""
     dropped: Counter[str] = field(default_factory=Counter)
+    """Number of tasks that could not be measured, by reason."""
 
     @property
     def successes(self) -> int:
+        """Number of successful episodes."""
         return sum(episode.reward is not None and episode.reward.is_success for episode in self.episodes)
 
     @property

@@ -19,7 +19,9 @@ class EnvState:
     """First observation of the agent."""
 
     state: list[Message]
+    """Messages that the conversation begins with."""
     info: dict[str, Any] = field(default_factory=dict)
+    """Further information, which the workflow finds in `proxy.env_info`, such as tools to offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,13 @@ class EnvStep:
     """Result of one action: messages for the agent, a reward, and whether the episode is over."""
 
     state: list[Message]
+    """Messages for the agent."""
     reward: float
+    """Reward of this step, which the workflow receives; the judge decides on the episode's reward."""
     is_terminated: bool
+    """Whether the episode is over."""
     info: dict[str, Any] = field(default_factory=dict)
+    """Further information for the workflow."""
 
 
 class Environment(ABC):

@@ -32,17 +32,25 @@ class Episode:
     """
 
     episode_id: str
+    """Id, unique within the run."""
     task: Task
     split: Split
+    """`train` or `validation`."""
     step: int
+    """Training step; of a measurement, the number of steps before it."""
     repeat: int
+    """Index of the episode in its group, from 0."""
     attempt: int
+    """Number of the attempt at this episode, from 1."""
     seed: int
     forest: Forest
+    """Every message that the model read and wrote, with its tokens."""
     status: EpisodeStatus
+    """`success`, `failed`, `truncated` or `error`."""
     reward: Reward | None = None
     error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers of the workflow, the judge and the run, such as `cut_answers`."""
     timings: dict[str, float] = field(default_factory=dict)
     judge_inputs: dict[str, Any] = field(default_factory=dict)
     """Values that the workflow registered for the judge, as far as JSON can hold them; kept for the viewer and for

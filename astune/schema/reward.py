@@ -19,13 +19,16 @@ class Reward(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     raw_reward: FiniteFloat
+    """Reward of the episode."""
     is_success: bool
+    """Whether the episode is a success."""
     per_target: dict[str, FiniteFloat] | None = None
     """Rewards by target tag; agents with other targets are trained on `raw_reward`."""
     per_turn: list[FiniteFloat] | None = None
     """Immediate rewards of the trained messages, in the order in which they were requested; each message is trained on
     the sum from it on."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    """Values to be recorded with the reward, for the log viewer."""
     metrics: dict[str, FiniteFloat] = Field(default_factory=dict)
     """Numbers to be averaged over episodes, like a workflow's metrics."""
 

@@ -22,9 +22,12 @@ class SamplingParams:
     """
 
     max_tokens: int
+    """Maximum number of sampled tokens."""
     temperature: float = 1.0
     top_p: float = 1.0
+    """Nucleus sampling; 1 is off. Training refuses other values."""
     top_k: int = 0
+    """Sampling from the most likely tokens only; 0 is off."""
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     grammar: Grammar | None = None
@@ -51,9 +54,13 @@ class Completion:
     """
 
     token_ids: list[int]
+    """Sampled tokens, including the stop token that ended the completion."""
     logprobs: list[float]
+    """Log-probability of each token."""
     finish_reason: FinishReason
+    """`stop` after a stop token, `length` at `max_tokens`."""
     weights_version: int = 0
+    """Version of the weights that sampled it."""
     cached_tokens: int = field(default=0, compare=False)
     """Tokens of the prompt that the engine had computed before."""
 

@@ -32,10 +32,15 @@ class Task:
     """
 
     task_id: str
+    """Id, unique within the split."""
     main_query: str = ""
+    """The question; either this or `init_messages` is required."""
     init_messages: list[Message] = field(default_factory=list)
+    """First messages of the conversation."""
     env_type: str = "no_env"
+    """Environment that the agent acts in: a built-in name, `module->Class` or `path/file.py->Class`."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Values for the judge and the environment, such as the reference answer."""
 
     def __post_init__(self) -> None:
         for name, (kind, expected) in _KINDS.items():

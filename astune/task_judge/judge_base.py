@@ -43,10 +43,12 @@ class JudgeBase(ABC):
 class GroupJudgeBase(JudgeBase):
     """Judges the episodes of a group together, when all of them have ended; one that ended alone is a group of one.
 
-    class Shortest(GroupJudgeBase):
-        def compute_rewards(self, judge_input_dictionaries):
-            lengths = [len(each["final_answer"]) for each in judge_input_dictionaries]
-            return [(float(length == min(lengths)), True) for length in lengths]
+        class Shortest(GroupJudgeBase):
+            def compute_rewards(self, judge_input_dictionaries):
+                lengths = [len(each["final_answer"]) for each in judge_input_dictionaries]
+                return [(float(length == min(lengths)), True) for length in lengths]
+
+    `compute_rewards` may be `async`.
     """
 
     @abstractmethod

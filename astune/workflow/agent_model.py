@@ -157,12 +157,12 @@ class AgentModel(ChatModel):
         tool_choice: ToolChoice | None = None,
         stop: str | Sequence[str] | None = None,
     ) -> Message:
-        """Answer messages in the OpenAI shape with an assistant message.
+        """Call the model with messages in OpenAI's format; return the answer as an assistant message.
 
         Args:
-            response_format: what the answer's text must be; an answer that reaches its length limit ends before.
-            tool_choice: "auto", "none", "required" or one tool; the answer is then a call, with the same limit.
-            stop: texts at which the answer ends, and which are not part of the message.
+            response_format: format of the answer's text; an answer that reaches its length limit is incomplete.
+            tool_choice: "auto", "none", "required", or the name of a tool that has to be called.
+            stop: texts at which the answer ends; they are not part of the message.
         """
         return (await self._answer(self._asked(messages, tools, response_format, tool_choice, stop))).message
 
@@ -176,10 +176,10 @@ class AgentModel(ChatModel):
         max_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
     ) -> ChatAnswer:
-        """`achat` with what is known of the answer: why it ended, its tokens, their log-probabilities.
+        """`achat` with details of the answer: why it ended, numbers of tokens, log-probabilities.
 
         Args:
-            max_tokens: tokens of the answer at most, where fewer than `rollout.max_response_length_in_one_turn`.
+            max_tokens: maximum tokens of the answer, if lower than `rollout.max_response_length_in_one_turn`.
         """
         asked = self._asked(messages, tools, response_format, tool_choice, stop)
         return ChatAnswer.of(await self._answer(replace(asked, max_tokens=max_tokens)))

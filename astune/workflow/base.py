@@ -25,10 +25,15 @@ class WorkflowOutput:
     """
 
     reward: float | None = None
+    """Reward of the episode."""
     is_success: bool | None = None
+    """Whether the episode is a success."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers to be averaged over episodes, as `episodes/<name>_mean`."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Values to be recorded with the reward."""
     per_target: dict[str, float] | None = None
+    """Rewards by target tag."""
 
 
 class Workflow(ABC):

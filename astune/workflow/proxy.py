@@ -89,10 +89,12 @@ class AstuneProxy(AgentModel):
             empty_on_overflow=empty_on_overflow,
         )
         self.task = task
+        """The episode's task."""
         self.split: Split = split
+        """Whether the episode is for training (`train`) or for measuring (`validation`)."""
         self.rng = rng or random.Random()
-        """The episode's random generator, for deals, roles and dice. Its seed is made of the run's and the task's id:
-        all episodes of a group, and the same task at a later step, meet the same world."""
+        """The episode's random generator, for deals, roles and dice. Its seed depends on the run's seed and the
+        task's id, so it is the same for all episodes of a group, and for the same task at a later step."""
         self.repeat = repeat
         """Index of the episode in its group, from 0; a workflow may use it to swap seats or roles within the group."""
         self.init_messages = list(init_messages)
@@ -114,7 +116,7 @@ class AstuneProxy(AgentModel):
 
     @property
     def episode_id(self) -> str:
-        """The episode's name, unique within the run; another attempt has another."""
+        """The episode's id, unique within the run; each attempt has a new one."""
         return self._model.session
 
     @property
@@ -158,7 +160,7 @@ class AstuneProxy(AgentModel):
 
         Raises:
             WorkflowError: the agent has another tag, or there is no such policy.
-            ConfigError: the endpoint's address is none.
+            ConfigError: the endpoint's address is invalid.
         """
         known = self._targets.get(agent_name)
         tag = target_tag if target_tag is not None else known or agent_name
@@ -220,9 +222,9 @@ class AstuneProxy(AgentModel):
         return policy, trained and self._config.is_trained(policy), None
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
-        """An address and a key for one agent in any language: OpenAI's Chat Completions on this machine.
+        """An address and a key of OpenAI's API for one agent in any language, on this machine.
 
-        The key allows inference in this episode alone and dies with it. With a client that blocks, write `execute` as
+        The key allows inference in this episode only, and expires with it. For a blocking client, write `execute` as
         an ordinary function: a blocked event loop cannot answer.
         """
         from astune.gateway.server import gateway
@@ -233,11 +235,14 @@ class AstuneProxy(AgentModel):
     async def endpoint(
         self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None
     ) -> AsyncIterator[OpenAIAddress]:
-        """An address and a key as `as_oai_baseurl_apikey`, for a child process: the key dies with the block.
+        """An address and a key as `as_oai_baseurl_apikey`, for a child process; the key expires with the block.
 
-        async with proxy.endpoint() as (base_url, api_key):
-            process = await asyncio.create_subprocess_exec("agent", env=os.environ | {"OPENAI_API_KEY": api_key})
-            await process.wait()
+            async with proxy.endpoint() as (base_url, api_key):
+                own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": api_key}
+                process = await asyncio.create_subprocess_exec("agent", env=os.environ | own)
+                await process.wait()
+
+        Without the block, use `as_oai_baseurl_apikey`.
         """
         from astune.gateway.server import gateway
 
@@ -248,8 +253,8 @@ class AstuneProxy(AgentModel):
             gateway().keys.close(address.api_key)
 
     def as_openai_client(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> AsyncOpenAI:
-        """OpenAI's asynchronous client for one agent's model, without a socket. Frameworks that take such a client run
-        on it unchanged, streams included.
+        """OpenAI's asynchronous client for one agent's model, without a socket. Frameworks that accept such a client
+        work with it unchanged, including streams.
 
         Raises:
             WorkflowError: the package `openai` is not installed.
@@ -291,7 +296,7 @@ class AstuneProxy(AgentModel):
         return self._after_step(step, message)
 
     def gym_step(self, action: Message | str) -> Observation:
-        """`agym_step` for synchronous code; called from async code it holds up the other episodes meanwhile."""
+        """`agym_step` for synchronous code; async code blocks the other episodes while it is called."""
         environment, message = self._before_step(action)
         with self._stepping() as (what, timeout_s):
             try:
