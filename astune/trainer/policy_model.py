@@ -21,7 +21,7 @@ from astune.config.schema import ModelConfig
 from astune.engine.adapters import initial_adapter
 from astune.engine.local.allocator import set_up_cpu_memory
 from astune.engine.local.device import pick_device, pick_dtype
-from astune.engine.model_files import why_not_loaded, without_gaps
+from astune.engine.whole_model import load_causal_lm, without_gaps
 from astune.schema import TrainerError
 from astune.trainer._fast_layers import use_fast_layers
 from astune.trainer._probe import prepare
@@ -207,10 +207,5 @@ class PolicyModel:
 
 
 def _loaded(folder: Path, device: torch.device) -> nn.Module:
-    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
-
-    try:
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-    except Exception as cause:
-        raise TrainerError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
+    loaded = load_causal_lm(folder, torch.float32, error=TrainerError)
     return cast(nn.Module, without_gaps(loaded)).to(device).eval()

@@ -22,7 +22,7 @@ from astune.engine.local._adapters import Adapters, require_known
 from astune.engine.local._batch import PackedBatch
 from astune.engine.local.attention import Rule
 from astune.engine.local.slots import LayerShape
-from astune.engine.model_files import why_not_loaded, without_gaps
+from astune.engine.whole_model import load_causal_lm, without_gaps
 from astune.schema import EngineError
 
 _ATTENTION = "astune_slots"
@@ -209,19 +209,13 @@ def _slot_attention(
 def load_transformers(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
     """The model as transformers builds it, on the device, with its own attention."""
     from transformers.modeling_utils import AttentionInterface
-    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
     from transformers.utils import logging
 
     AttentionInterface.register(_ATTENTION, _slot_attention)
     progress_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, trust_remote_code=False
-        )
-        return without_gaps(model).to(device)
-    except Exception as cause:
-        raise EngineError(f"the model in {folder} could not be loaded: {why_not_loaded(cause)}") from cause
+        return without_gaps(load_causal_lm(folder, dtype, error=EngineError)).to(device)
     finally:
         if progress_bar:
             logging.enable_progress_bar()

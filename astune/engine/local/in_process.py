@@ -242,7 +242,10 @@ class InProcessEngine:
         if not prompt or params.max_tokens < 1:
             raise EngineError("a request needs at least one prompt token and max_tokens of at least 1")
         if min(prompt) < 0 or max(prompt) >= self._model.vocab_size:
-            raise EngineError(f"the prompt holds a token outside the vocabulary of {self._model.vocab_size}")
+            raise EngineError(
+                f"the prompt holds a token outside the model's vocabulary of {self._model.vocab_size}",
+                hint="the tokenizer in the model's folder is another model's: save its own there",
+            )
         require_context(len(prompt), params, self._max_model_len)
         if params.policy not in self._policies:
             raise EngineError(f"the engine has no policy {params.policy!r}", hint="name those of `models`")
