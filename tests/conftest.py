@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -98,6 +99,16 @@ def compat() -> Path:
     folder = Path(os.environ.get("ASTUNE_COMPAT", beside))
     if not (folder / "commands.md").is_file():
         pytest.skip(f"the first documents' files are not at {folder}; set ASTUNE_COMPAT to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gsm8k_folder(gsm8k: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real rows in the hub's layout, as `dataset_path` reads them without a network."""
+    folder = tmp_path_factory.mktemp("gsm8k")
+    (folder / "main").mkdir()
+    for split in ("train", "test"):
+        shutil.copy(gsm8k / f"{split}.jsonl", folder / "main")
     return folder
 
 

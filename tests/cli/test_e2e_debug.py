@@ -26,12 +26,13 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_math_agent_on_real_rows_by(engine: str, gsm8k: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_the_math_agent_on_real_rows_by(
+    engine: str, gsm8k_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     settings = (
         f"debug.debug_first_n_tasks={N_ROWS}",
         "debug.debug_max_parallel=2",
-        f"task_reader.jsonl.training.file_path={gsm8k / 'train.jsonl'}",
-        f"task_reader.jsonl.validation.file_path={gsm8k / 'test.jsonl'}",
+        f"task_reader.huggingface.dataset_path={gsm8k_folder}",
         *ENGINES[engine],
     )
     words = [word for each in settings for word in ("--set", each)]

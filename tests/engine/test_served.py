@@ -6,8 +6,10 @@ import asyncio
 import json
 import math
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
+from llguidance import LLMatcher
 from starlette.responses import JSONResponse
 from token_server import TokenServer, serving
 from weights_server import until
@@ -22,7 +24,7 @@ from astune.engine.remote.served import ServedEngine
 from astune.engine.remote.text_endpoint import TextEndpointEngine
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers.text_renderer import TextRenderer
-from astune.schema import ConfigError, ContextOverflow, EngineError, SamplingParams
+from astune.schema import ConfigError, ContextOverflow, EngineError, Grammar, SamplingParams
 
 PROMPT = [1, 2, 3, 4]
 PARAMS = SamplingParams(max_tokens=6, temperature=0.7, stop_token_ids=(2,), seed=11)
@@ -97,6 +99,25 @@ async def test_the_request_says_all_that_was_asked(script):
         "model": "the-model",
     }
     assert script.keys == ["Bearer secret"]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "sent"),
+    [
+        (Grammar("json_schema", '{"type": "integer"}'), {"json": {"type": "integer"}}),
+        (Grammar("regex", "yes|no"), {"regex": "yes|no"}),
+        (Grammar("lark", 'start: "a" /b+/'), {"grammar": '%llguidance {}\nstart: "a" /b+/'}),
+    ],
+)
+async def test_a_grammar_is_passed_on_in_the_servers_words(script, grammar, sent):
+    await engine_of(script).generate(PROMPT, replace(PARAMS, grammar=grammar), session="s")
+    assert script.asked[0]["structured_outputs"] == sent
+
+
+@pytest.mark.parametrize("backend", ["", "%llguidance {}\n"])
+def test_the_name_of_the_notation_changes_nothing_in_a_grammar(backend):
+    grammar = LLMatcher.grammar_from_lark(f'{backend}start: "a" %json {{"type": "integer"}}')
+    assert LLMatcher.validate_grammar(grammar) == ""
 
 
 @pytest.mark.parametrize(

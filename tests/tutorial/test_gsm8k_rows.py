@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,13 +19,9 @@ CONF = "example_math_agent/math_agent.yaml"
 
 
 @pytest.fixture(scope="session")
-def splits(gsm8k: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskSplits:
-    """All rows, as `dataset_path` reads them from a folder in the hub's layout."""
-    folder = tmp_path_factory.mktemp("gsm8k")
-    (folder / "main").mkdir()
-    for split in ("train", "test"):
-        shutil.copy(gsm8k / f"{split}.jsonl", folder / "main")
-    data = HuggingFaceReaderConfig(dataset_path=str(folder), subset="main", validation_split="test")
+def splits(gsm8k_folder: Path) -> TaskSplits:
+    """All rows, as `dataset_path` reads them."""
+    data = HuggingFaceReaderConfig(dataset_path=str(gsm8k_folder), subset="main", validation_split="test")
     return TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=data)).read()
 
 

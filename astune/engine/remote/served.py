@@ -23,6 +23,10 @@ from astune.schema import Completion, EngineError, Grammar, SamplingParams
 NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Sent with every call: what a request omits, a server takes from the model's generation_config.json."""
 
+_LLGUIDANCE = "%llguidance {}"
+"""Names the notation. vLLM's other backend, xgrammar, refuses it; of the rest it reads most, and applies a pattern in a
+schema to the JSON text, in which `\\b` is an escape."""
+
 
 def _shown(new: Sequence[int], token_ids: list[int], on_token: OnToken) -> bool:
     """Pass on and record tokens up to the one that ends the completion; returns whether one did."""
@@ -43,10 +47,9 @@ def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
         return {"json": json.loads(grammar.text)}
     if grammar.kind == "regex":
         return {"regex": grammar.text}
-    raise EngineError(
-        f"{server} cannot enforce a {grammar.kind} grammar",
-        hint="leave tool_choice free, or train with backbone: local and engine.type: in_process",
-    )
+    if grammar.kind == "lark":
+        return {"grammar": f"{_LLGUIDANCE}\n{grammar.text}"}
+    raise EngineError(f"{server} cannot enforce a {grammar.kind} grammar", hint="this is a defect of astune")
 
 
 class ServedEngine(RemoteEngine):
