@@ -14,7 +14,7 @@ from taught import write_experiment
 from waiting import eventually
 
 from astune.app.sweep import Trial, found, log_of, run_trial, trials_of
-from astune.cli._sweep import sweep
+from astune.cli.app import run
 from astune.config import dump
 from astune.config.saved import load_saved
 from astune.runs import RunDirectory, runs_below
@@ -106,8 +106,8 @@ def test_an_experiment_that_changes_while_its_sweep_runs_is_not_trained_under_th
 
 
 def test_a_backbone_that_uses_the_cluster_itself_is_refused_on_ray_wherever_it_is_among_the_trials(conf):
-    with pytest.raises(ConfigError, match="the backbone verl uses it itself"):
-        sweep(conf, ["backbone=local,verl"], 1, [], (1, 0), dry_run=True)
+    words = ("sweep", str(conf), "--over", "backbone=local,verl", "--ray", "--dry-run")
+    assert "the backbone verl uses it itself" in astune(conf.parent, *words, status=2)
 
 
 def write(trial: Trial, end: Literal["finished", "failed"] | None) -> Path:
@@ -154,7 +154,9 @@ def test_the_table_shows_all_of_every_setting_however_narrow_the_terminal_is(
     for trial in trials_of(conf, over, 1, []):
         write(trial, "finished")
     monkeypatch.setenv("COLUMNS", "50")
-    assert sweep(conf, over, 1, [], None, dry_run=False) == 0
+    with pytest.raises(SystemExit) as ended:
+        run(["sweep", str(conf), "--over", *over])
+    assert ended.value.code in (None, 0)
     shown = capsys.readouterr().out.partition("settings")[2]
     assert "…" not in shown.partition("report.html")[0].partition("─")[2]
 
