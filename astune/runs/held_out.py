@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Self
 
 from astune.runs.metrics import MetricsLine
@@ -24,15 +25,14 @@ class HeldOut:
     last_step: int
 
     @classmethod
-    def of(cls, lines: Iterable[MetricsLine], known: Self | None = None) -> Self | None:
-        """Summarise the measurements among these lines, after `known`; None if there is none."""
-        for line in lines:
-            score = line.metrics.get(SUCCESS, line.metrics.get("reward/success_rate", math.nan))
-            if line.kind != "validation" or not math.isfinite(score):
-                continue
-            if known is None:
-                known = cls(score, score, line.step, score, line.step)
-                continue
-            best, best_step = (score, line.step) if score > known.best else (known.best, known.best_step)
-            known = cls(known.first, best, best_step, score, line.step)
-        return known
+    def of(cls, lines: Iterable[MetricsLine]) -> Self | None:
+        """Summarise the measurements among these lines; None if there is none."""
+        found = ((_score(line), line.step) for line in lines if line.kind == "validation")
+        scores = [(score, step) for score, step in found if math.isfinite(score)]
+        if not scores:
+            return None
+        return cls(scores[0][0], *max(scores, key=itemgetter(0)), *scores[-1])
+
+
+def _score(line: MetricsLine) -> float:
+    return line.metrics.get(SUCCESS, line.metrics.get("reward/success_rate", math.nan))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from astune.runs import HeldOut, MetricsLine, Stamp, open_regular, parse_line
+from astune.runs import MetricsLine, Stamp, open_regular, parse_line
 
 _LINE_BYTES = 2**20
 _MEASUREMENT = b'"validation"'
 _BLOCK_BYTES = 2**18
 _END_OF_READ = 256
-"""Last line read, which must be unchanged at its position."""
+"""Last bytes read, which must be unchanged at their position."""
 _KIND_WITHIN = 64
 """A line begins with its step and its kind."""
 _SHOWN_BYTES = 2**27
@@ -35,10 +34,15 @@ class MetricsSoFar:
 
 
 class MetricsFile:
-    """Safe to ask from several threads."""
+    """Safe to ask from several threads.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        measurements_only: the other lines are not parsed, which a list of many runs has no time for.
+    """
+
+    def __init__(self, path: Path, *, measurements_only: bool = False) -> None:
         self._path = path
+        self._pick = _measurements if measurements_only else _each
         self._lock = threading.Lock()
         self._begin()
 
@@ -46,7 +50,7 @@ class MetricsFile:
         """Every whole line up to now.
 
         A file that was put in the place of an earlier one is read from its start. It may have the earlier one's inode,
-        so the last line that was read has to stand where it stood.
+        so the last bytes that were read have to stand where they stood.
         """
         unreadable = ""
         with self._lock:
@@ -63,8 +67,7 @@ class MetricsFile:
             return MetricsSoFar(list(self._lines), list(self._damaged), self._torn, unreadable)
 
     def _begin(self) -> None:
-        self._offset = 0
-        self._last = b""
+        self._offset, self._end = 0, b""
         self._n_lines = 0
         self._lines: list[MetricsLine] = []
         self._damaged: list[int] = []
@@ -73,60 +76,25 @@ class MetricsFile:
 
     def _go_on(self) -> None:
         with open_regular(self._path) as file:
-            file.seek(self._offset - len(self._last))
-            if file.read(len(self._last)) != self._last:
+            file.seek(self._offset - len(self._end))
+            if file.read(len(self._end)) != self._end:
                 self._begin()
                 file.seek(0)
-            *lines, rest = file.read(_SHOWN_BYTES - self._offset).split(b"\n")
-        self._torn = bool(rest)
-        for line in lines:
+            for lines in _blocks(file, _SHOWN_BYTES - self._offset):
+                self._take(lines)
+            self._torn = bool(file.read(1))
+
+    def _take(self, lines: bytes) -> None:
+        self._offset += len(lines)
+        self._end = (self._end + lines[-_END_OF_READ:])[-_END_OF_READ:]
+        for line in self._pick(lines):
             self._n_lines += 1
-            self._offset += len(line) + 1
-            self._last = line + b"\n"
             try:
                 if len(line) > _LINE_BYTES:
                     raise ValueError("it is too long")
                 self._lines.append(parse_line(line))
             except ValueError:
                 self._damaged.append(self._n_lines)
-
-
-class HeldOutScores:
-    """The held-out success in one file, of which only the lines of measurements are read as numbers.
-
-    What was written since is read when it is asked again; another file in its place is read from its start.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._begin()
-
-    def read(self) -> HeldOut | None:
-        """None where nothing was measured, or the file cannot be read."""
-        with self._lock:
-            try:
-                with open_regular(self._path) as file:
-                    file.seek(self._offset - len(self._end))
-                    if file.read(len(self._end)) != self._end:
-                        self._begin()
-                        file.seek(0)
-                    for lines in _blocks(file, _SHOWN_BYTES - self._offset):
-                        self._take(lines)
-            except OSError:
-                return None
-            return self._found
-
-    def _begin(self) -> None:
-        self._offset, self._end = 0, b""
-        self._found: HeldOut | None = None
-
-    def _take(self, lines: bytes) -> None:
-        self._offset += len(lines)
-        self._end = (self._end + lines[-_END_OF_READ:])[-_END_OF_READ:]
-        for line in _measurements(lines):
-            with suppress(ValueError):
-                self._found = HeldOut.of([parse_line(line)], self._found)
 
 
 def _blocks(file: BinaryIO, limit: int) -> Iterator[bytes]:
@@ -142,6 +110,10 @@ def _blocks(file: BinaryIO, limit: int) -> Iterator[bytes]:
             return
         else:
             size *= 2
+
+
+def _each(lines: bytes) -> list[bytes]:
+    return lines[:-1].split(b"\n")
 
 
 def _measurements(lines: bytes) -> Iterator[bytes]:

@@ -35,7 +35,7 @@ from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._columns import columns_of
 from astune.viewer._folder import Folder
-from astune.viewer._metrics import HeldOutScores, MetricsFile, MetricsSoFar
+from astune.viewer._metrics import MetricsFile, MetricsSoFar
 from astune.viewer._policies import PoliciesOfEpisodes
 from astune.viewer._questions import Questions
 from astune.viewer._search import TextSearch
@@ -102,8 +102,7 @@ class ViewedRun:
         self._newest = _Kept[Stamp, MetricsLine | None]()
         self._ended = _Kept[Stamp, RunInfo]()
         self._read_settings = _Kept[Stamp, Settings]()
-        self._scores = HeldOutScores(self._files.metrics_path)
-        self._measured = _Kept[Stamp, HeldOut | None]()
+        self._scores = MetricsFile(self._files.metrics_path, measurements_only=True)
         self._noted = _Kept[Stamp, RunNotes]()
         self._columns = _Kept[tuple[Stamp, tuple[str, ...]], dict[str, Any]]()
         self._counted = _Kept[tuple[Stamp, Stamp], tuple[int | None, list[str]]]()
@@ -257,8 +256,7 @@ class ViewedRun:
         return self._newest.of(Stamp.of(path), lambda: last_of(path, "train"))
 
     def _held_out(self) -> HeldOut | None:
-        path = self._metrics_path
-        return self._measured.of(Stamp.of(path), self._scores.read) if path is not None else None
+        return HeldOut.of(self._scores.read().lines) if self._metrics_path is not None else None
 
     def _info(self, problems: list[str]) -> RunInfo | None:
         path = self._inside(self.path / "run.json")
