@@ -12,15 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from astune.runs import (
-    EpisodeFilter,
-    EpisodeOrder,
-    EpisodeReader,
-    NoEpisodeError,
-    RunNotes,
-    StepSummary,
-    catalogue,
-)
+from astune.runs import EpisodeReader, NoEpisodeError, RunNotes, StepSummary, catalogue
 from astune.schema import RunStoreError, Vocabulary
 from astune.serving import read_json
 from astune.viewer._answers import Refusal
@@ -29,7 +21,6 @@ from astune.viewer._episode import read_episode
 from astune.viewer._library import Library
 from astune.viewer._outcome import outcome_of
 from astune.viewer._revision import revisions
-from astune.viewer._rows import Sought, TasksAsked, facets_of, page_of, tasks_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._settings import changed, policies_of
 from astune.viewer._tokens import read_tokens
@@ -47,23 +38,23 @@ class Api:
     """
 
     def __init__(self, library: Library, conversations: Conversations | None = None) -> None:
-        self._library = library
+        self.library = library
         self.conversations = conversations or Conversations(None)
 
     def open(self) -> dict[str, Any]:
         """The folder, and what the names of metrics mean."""
-        folder = self._library.folder
+        folder = self.library.folder
         opened = {"root": str(folder.root), "level": folder.level, "version": version("astune")}
         store = self.conversations.path
         return opened | {"catalogue": catalogue(), "conversations": str(store) if store is not None else None}
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, newest first, with the settings in which they differ."""
-        return self._library.listed()
+        return self.library.listed()
 
     def run(self, name: str) -> dict[str, Any]:
         """The run as far as it can be read: what cannot be read is empty, and named among the problems."""
-        run = self._library.run(name)
+        run = self.library.run(name)
         with_episodes: dict[str, Any] = {"steps": [], "agents": [], "errors": []}
         with suppress(Refusal, RunStoreError):  # which `problems` tell
             with_episodes = run.ask(_summed_up)
@@ -86,7 +77,7 @@ class Api:
         Raises:
             Refusal: it is none of these, or the folder cannot be written.
         """
-        run = self._library.run(name)
+        run = self.library.run(name)
         try:
             notes = RunNotes.model_validate(read_json(body))
             notes.write(run.path)
@@ -102,27 +93,14 @@ class Api:
 
     def outcome(self, name: str) -> dict[str, Any]:
         """Return the outcome of the run, as far as it is readable."""
-        run = self._library.run(name)
+        run = self.library.run(name)
         lines = run.metrics().lines
         with suppress(Refusal, RunStoreError):  # which `run` tells among the problems
             return run.ask(lambda reader: outcome_of(reader, lines))
         return outcome_of(None, lines)
 
-    def episodes(
-        self, name: str, wanted: EpisodeFilter, order: EpisodeOrder, sought: Sought, *, offset: int, limit: int
-    ) -> dict[str, Any]:
-        return page_of(self._library.run(name), wanted, order, sought, offset=offset, limit=limit)
-
-    def facets(self, name: str, wanted: EpisodeFilter, sought: Sought) -> dict[str, Any]:
-        return facets_of(self._library.run(name), wanted, sought)
-
-    def tasks(
-        self, name: str, wanted: EpisodeFilter, asked: TasksAsked, sought: Sought, *, offset: int, limit: int
-    ) -> dict[str, Any]:
-        return tasks_of(self._library.run(name), wanted, asked, sought, offset=offset, limit=limit)
-
     def episode(self, name: str, episode_id: str) -> dict[str, Any]:
-        run = self._library.run(name)
+        run = self.library.run(name)
 
         def read(reader: EpisodeReader) -> dict[str, Any]:
             return read_episode(
@@ -133,10 +111,10 @@ class Api:
 
     def revision(self, name: str, episode_id: str) -> dict[str, str]:
         """Return the `revision` of `episode` and `tokens`, at little cost."""
-        return _ask(self._library.run(name), lambda reader: revisions(reader, reader.row(episode_id)))
+        return _ask(self.library.run(name), lambda reader: revisions(reader, reader.row(episode_id)))
 
     def tokens(self, name: str, episode_id: str, timeline: int) -> dict[str, Any]:
-        run = self._library.run(name)
+        run = self.library.run(name)
 
         def read(reader: EpisodeReader) -> dict[str, Any]:
             row, logprobs = reader.row(episode_id), reader.trainer_logprobs(episode_id)
@@ -146,7 +124,7 @@ class Api:
 
     def whole(self, name: str, episode_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the response of `episode` and that of `tokens` for each of its timelines; the episode is read once."""
-        run = self._library.run(name)
+        run = self.library.run(name)
 
         def read(reader: EpisodeReader) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             row, episode, vocabulary = reader.row(episode_id), reader.read(episode_id), _vocabulary(run)
@@ -162,7 +140,7 @@ class Api:
         Args:
             only: the metrics that are asked for, as `columns_of` has them; all, line by line, where it is empty.
         """
-        runs = [self._library.run(name) for name in names]
+        runs = [self.library.run(name) for name in names]
         if not only:
             return [{"run": run.name, "lines": run.metrics().lines} for run in runs]
         return [{"run": run.name} | run.columns(only) for run in runs]

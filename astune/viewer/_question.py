@@ -16,7 +16,8 @@ from astune.viewer._answers import Refusal
 from astune.viewer._rows import Sought, TasksAsked
 
 T = TypeVar("T", bound=str)
-MAX_ROWS = 1000
+_PAGE_ROWS = 100
+_MOST_ROWS = 1000
 _INT64 = 2**63 - 1
 _ORDERS: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
 
@@ -46,6 +47,10 @@ class Question:
         if not 0 <= value <= most:
             raise Refusal(400, f"{name} must be between 0 and {most}, not {value}")
         return value
+
+    def page(self) -> dict[str, int]:
+        """Return which rows of a list are asked for."""
+        return {"offset": self.count("offset", 0), "limit": self.count("limit", _PAGE_ROWS, _MOST_ROWS)}
 
     def whole(self, name: str) -> int | None:
         value = self.optional(name)

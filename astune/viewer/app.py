@@ -25,7 +25,6 @@ from astune.viewer._conversations import Conversations
 from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
 from astune.viewer._library import Library
 from astune.viewer._question import (
-    MAX_ROWS,
     Question,
     filter_of,
     order_of,
@@ -34,11 +33,11 @@ from astune.viewer._question import (
     sought_in,
     tasks_asked,
 )
+from astune.viewer._rows import facets_of, page_of, tasks_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._turn import turn_page
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
 
-_PAGE_ROWS = 100
 _GZIP_LEVEL = 1
 """The tokens of a long episode are some MB; higher levels take longer than they save on any network."""
 _GZIP_FROM = 2048
@@ -78,36 +77,27 @@ def new_app(
 
 def answers_by_name(api: Api) -> dict[str, Callable[[Question], object]]:
     """Return what answers each question of `/api/NAME` that is asked with GET and answered in JSON."""
+
+    def run(asked: Question) -> ViewedRun:
+        return api.library.run(asked.text("run"))
+
     return {
         "open": lambda _: api.open(),
         "runs": lambda _: api.runs(),
         "run": lambda asked: api.run(asked.text("run")),
         "outcome": lambda asked: api.outcome(asked.text("run")),
-        "episodes": lambda asked: api.episodes(
-            asked.text("run"),
-            filter_of(asked),
-            order_of(asked),
-            sought_in(asked),
-            offset=asked.count("offset", 0),
-            limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
+        "episodes": lambda asked: page_of(
+            run(asked), filter_of(asked), order_of(asked), sought_in(asked), **asked.page()
         ),
-        "facets": lambda asked: api.facets(asked.text("run"), filter_of(asked), sought_in(asked)),
-        "tasks": lambda asked: api.tasks(
-            asked.text("run"),
-            filter_of(asked),
-            tasks_asked(asked),
-            sought_in(asked),
-            offset=asked.count("offset", 0),
-            limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
+        "facets": lambda asked: facets_of(run(asked), filter_of(asked), sought_in(asked)),
+        "tasks": lambda asked: tasks_of(
+            run(asked), filter_of(asked), tasks_asked(asked), sought_in(asked), **asked.page()
         ),
         "episode": lambda asked: api.episode(asked.text("run"), asked.text("id")),
         "revision": lambda asked: api.revision(asked.text("run"), asked.text("id")),
         "tokens": lambda asked: api.tokens(asked.text("run"), asked.text("id"), asked.count("timeline", 0)),
         "conversations": lambda asked: api.conversations.page(
-            sessions_wanted(asked),
-            session_order(asked),
-            offset=asked.count("offset", 0),
-            limit=asked.count("limit", _PAGE_ROWS, MAX_ROWS),
+            sessions_wanted(asked), session_order(asked), **asked.page()
         ),
         "conversation_counts": lambda _: api.conversations.counts(),
         "conversation": lambda asked: api.conversations.session(asked.text("id")),
