@@ -48,6 +48,14 @@ from astune.runs._limits import decompressed
 from astune.schema import Constraint, Episode, Forest, Grammar, MessageNode, Reward, RunStoreError, Task
 
 FORMAT = 1
+_EPISODE = (
+    *("episode_id", "split", "step", "repeat", "attempt", "seed", "status", "error", "metrics", "timings"),
+    *("judge_inputs", "targets", "constrained_tokens"),
+)
+_LATER = ("targets", "constrained_tokens")
+"""Fields of an episode that old records lack."""
+_TASK = ("task_id", "main_query", "init_messages", "env_type", "metadata")
+_REWARD = ("raw_reward", "is_success", "per_target", "per_turn", "metadata")
 _OPTIONAL: dict[str, Any] = {
     "name": None,
     "reasoning": None,
@@ -84,41 +92,18 @@ million."""
 def snapshot(episode: Episode) -> dict[str, Any]:
     """Return the episode as JSON-ready data. Only token ids and log-probabilities are shared with it, not copied."""
     reward = episode.reward
-    task = episode.task
     return {
         "format": FORMAT,
-        "episode_id": to_json(episode.episode_id),
-        "split": episode.split,
-        "step": episode.step,
-        "repeat": episode.repeat,
-        "attempt": episode.attempt,
-        "seed": to_json(episode.seed),
-        "status": episode.status,
-        "error": to_json(episode.error),
-        "task": {
-            "task_id": to_json(task.task_id),
-            "main_query": to_json(task.main_query),
-            "init_messages": to_json(task.init_messages),
-            "env_type": to_json(task.env_type),
-            "metadata": to_json(task.metadata),
-        },
-        "reward": None
-        if reward is None
-        else {
-            "raw_reward": reward.raw_reward,
-            "is_success": reward.is_success,
-            "per_target": to_json(reward.per_target),
-            "per_turn": to_json(reward.per_turn),
-            "metadata": to_json(reward.metadata),
-        },
-        "metrics": to_json(episode.metrics),
-        "timings": to_json(episode.timings),
-        "judge_inputs": to_json(episode.judge_inputs),
-        "targets": to_json(episode.targets),
-        "constrained_tokens": episode.constrained_tokens,
+        **_fields_to_json(episode, _EPISODE),
+        "task": _fields_to_json(episode.task, _TASK),
+        "reward": None if reward is None else _fields_to_json(reward, _REWARD),
         "forest": [_node_to_json(node) for node in episode.forest.nodes],
         "day": episode.forest.day,
     }
+
+
+def _fields_to_json(value: object, names: Sequence[str]) -> dict[str, Any]:
+    return {name: to_json(getattr(value, name)) for name in names}
 
 
 def pack(snapshot: dict[str, Any], compressor: zstandard.ZstdCompressor) -> bytes:
@@ -168,23 +153,15 @@ def _episode_from_json(data: dict[str, Any]) -> Episode:
     nodes = [_node_from_json(node) for node in data["forest"]]
     _require_forest(nodes)
     return Episode(
-        episode_id=from_json(data["episode_id"]),
-        task=Task(**{key: from_json(value) for key, value in data["task"].items()}),
-        split=data["split"],
-        step=data["step"],
-        repeat=data["repeat"],
-        attempt=data["attempt"],
-        seed=from_json(data["seed"]),
+        task=Task(**_fields_from_json(data["task"])),
         forest=Forest(nodes, data.get("day")),
-        status=data["status"],
-        reward=None if reward is None else Reward.model_validate({k: from_json(v) for k, v in reward.items()}),
-        error=from_json(data["error"]),
-        metrics=from_json(data["metrics"]),
-        timings=from_json(data["timings"]),
-        judge_inputs=from_json(data["judge_inputs"]),
-        targets=from_json(data.get("targets", {})),
-        constrained_tokens=data.get("constrained_tokens", "replay"),
+        reward=None if reward is None else Reward.model_validate(_fields_from_json(reward)),
+        **_fields_from_json({name: data[name] for name in _EPISODE if name in data or name not in _LATER}),
     )
+
+
+def _fields_from_json(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: from_json(value) for name, value in data.items()}
 
 
 def _require_forest(nodes: Sequence[MessageNode]) -> None:
