@@ -142,11 +142,8 @@ def _console(quiet: bool) -> Console:
 
 
 def execute(experiment: Experiment, flags: CompanionFlags, console: Console) -> Run:
-    """Run an experiment to its end, a debug run as well; the run that it wrote.
-
-    Raises:
-        AstuneError: it could not start, or failed.
-    """
+    """Run an experiment to its end, a debug run as well; the run that it wrote. Raises AstuneError if it could not
+    start, or failed."""
     with prepared(experiment.config.experiment_name, lambda: experiment, flags, console) as job:
         if experiment.backbone.trains:
             return Run(job.train(console).path)

@@ -64,11 +64,8 @@ class Chat:
         self._engine = engine
 
     async def answer(self, text: str, on_text: Callable[[str], object]) -> str:
-        """Return the answer; `on_text` gets its beginning as often as more of it is sampled.
-
-        Raises:
-            ContextOverflow: the conversation does not fit any more; the next message begins a new one.
-        """
+        """Return the answer; `on_text` gets its beginning as often as more of it is sampled. Raises ContextOverflow if
+        the conversation does not fit any more; the next message begins a new one."""
         asked = [*self._messages, {"role": "user", "content": text}]
         try:
             pending = self._tracker.prepare(asked, agent="assistant", trainable=False)

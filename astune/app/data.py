@@ -31,32 +31,22 @@ from astune.task_reader.data_reader import SUCCESS_RATE, material_of
 
 
 def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
-    """Read the documents or examples from which tasks are generated.
-
-    Raises:
-        TaskReaderError: it cannot be read.
-    """
+    """Read the documents or examples from which tasks are generated. Raises TaskReaderError if it cannot be read."""
     if seeds is not None and not seeds.is_file():
         raise TaskReaderError(f"there is no file {seeds}", hint="name a JSONL file of example tasks")
     return material_of(config, documents, seeds)
 
 
 def require_outputs(out: Path, inputs: Sequence[Path]) -> None:
-    """Refuse, before anything is asked, an `out` whose files cannot be written or would replace an input.
-
-    Raises:
-        ConfigError: one of them is a folder or an input, or the folder cannot be written.
-    """
+    """Refuse, before anything is asked, an `out` whose files cannot be written or would replace an input. Raises
+    ConfigError if one of them is a folder or an input, or the folder cannot be written."""
     for path in (out, held_out_beside(out), report_beside(out)):
         require_output(path, inputs)
 
 
 async def make(config: AstuneConfig, material: Material, out: Path, on_progress: OnProgress) -> Made:
-    """Generate tasks and write them: training tasks to `out`, validation tasks and the report beside it.
-
-    Raises:
-        AstuneError: the helper model does not answer, no task was accepted, or a file cannot be written.
-    """
+    """Generate tasks and write them: training tasks to `out`, validation tasks and the report beside it. Raises
+    AstuneError if the helper model does not answer, no task was accepted, or a file cannot be written."""
     model = HelperModel(config.helper_model)
     made = await make_tasks(config.task_reader.data_generation, material, model, config.sandbox, on_progress)
     write_tasks(out, made.training)
@@ -78,11 +68,8 @@ def with_difficulty(
     observed: Callable[[int], AbstractContextManager[RolloutObserver]],
 ) -> list[Task]:
     """Return the tasks with `metadata.success_rate`: the fraction of `tries` episodes in which the experiment's model,
-    workflow and judge succeed. Tasks that could not be measured are omitted.
-
-    Raises:
-        AstuneError: something that the experiment needs is missing.
-    """
+    workflow and judge succeed. Tasks that could not be measured are omitted. Raises AstuneError if something that the
+    experiment needs is missing."""
     config = changed(experiment.config, trainer={"validation": {"num_repeat": tries, "max_tasks": None}})
     measured = replace(experiment, config=config)
     found = measure(measured, CompanionFlags(), console, observed, tasks)

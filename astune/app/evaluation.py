@@ -184,11 +184,8 @@ def _begun(config: AstuneConfig, name: str, folder: Path) -> PolicyConfig:
 
 
 def _path_of(model: str | PathLike[str]) -> str:
-    """The model of a checkpoint, or the best one of a run, where one is named.
-
-    Raises:
-        RunStoreError: the run has none, or its files are not as they were written.
-    """
+    """The model of a checkpoint, or the best one of a run, where one is named. Raises RunStoreError if the run has
+    none, or its files are not as they were written."""
     path = Path(model).expanduser()
     if path.is_file() or (path / "config.json").is_file():
         if (checkpoint := checkpoint_around(path)) is not None:

@@ -164,11 +164,8 @@ def _flat(data: Mapping[str, Any], prefix: str = "astune.") -> dict[str, object]
 
 
 def plain(value: Any) -> Any:
-    """A Python value as YAML would have it: a path is text, a class or function is the reference that names it.
-
-    Raises:
-        ConfigError: a class or function that no reference can name, since it is defined in a function.
-    """
+    """A Python value as YAML would have it: a path is text, a class or function is the reference that names it. Raises
+    ConfigError for a class or function that no reference can name, since it is defined in a function."""
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -45,11 +45,8 @@ class Taken:
 
 
 def take_in(files: Sequence[Path], store: Path | None, masker: Masker) -> Taken:
-    """Read traces and ratings into a store; with None into a temporary one, to preview the result.
-
-    Raises:
-        TaskReaderError: a file is missing or of unknown format; nothing is written then.
-    """
+    """Read traces and ratings into a store; with None into a temporary one, to preview the result. Raises
+    TaskReaderError if a file is missing or of unknown format; nothing is written then."""
     for path in files:
         if not path.is_file():
             raise TaskReaderError(f"there is no file {path}", hint="name traces or ratings")
@@ -101,11 +98,8 @@ def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
 
 
 def exported(store: FeedbackStore, path: Path, what: What) -> int:
-    """Write the requested records as JSON lines, equal ones once, and return their number.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write the requested records as JSON lines, equal ones once, and return their number. Raises ConfigError if the
+    file cannot be written."""
     rows = dict.fromkeys(json.dumps(row, ensure_ascii=False) for row in _rows(store, what))
     write_whole(path, "".join(f"{row}\n" for row in rows))
     return len(rows)

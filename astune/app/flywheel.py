@@ -65,11 +65,8 @@ class Flywheel:
         return History(self.folder, self._experiment.config.model.path)
 
     def turn(self) -> Outcome:
-        """Resume the open turn, or start one if there is new feedback, and complete it.
-
-        Raises:
-            AstuneError: a stage failed; the same command resumes there.
-        """
+        """Resume the open turn, or start one if there is new feedback, and complete it. Raises AstuneError if a stage
+        failed; the same command resumes there."""
         inputs = self._inputs  # errors of the experiment are reported before anything is written
         with Turns(self.folder).locked():
             self.history.relink()
@@ -130,10 +127,7 @@ class Flywheel:
 
     def roll_back(self) -> Promotion:
         """Return to the model before the newest promotion; a rollback that was killed is only brought to its end.
-
-        Raises:
-            RunStoreError: nothing is promoted, or a turn is running.
-        """
+        Raises RunStoreError if nothing is promoted, or a turn is running."""
         with Turns(self.folder).locked():
             return self.history.roll_back()
 

@@ -79,11 +79,8 @@ class Inputs:
 
 
 def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
-    """Import the files of `flywheel.imports` and summarise the result for the user.
-
-    Raises:
-        TaskReaderError: a file is missing or of unknown format.
-    """
+    """Import the files of `flywheel.imports` and summarise the result for the user. Raises TaskReaderError if a file is
+    missing or of unknown format."""
     reader = TaskReaderJsonl(experiment.config.task_reader, base_dir=experiment.base_dir)
     files = [reader.find(path, key="flywheel.imports") for path in experiment.config.flywheel.imports]
     yield from take_in(files, store, Masker()).lines()
@@ -92,10 +89,7 @@ def import_feedback(experiment: Experiment, store: Path) -> Iterator[str]:
 def found_inputs(inputs: Inputs, store: Path, model: str, last: Turn | None) -> dict[str, Any] | None:
     """Identify the inputs of a new turn by content; None if there is no new feedback since the `last` completed turn.
 
-    With each rating stands the turn in which it first came.
-
-    Raises:
-        ConfigError: the frozen set has changed since.
+    With each rating stands the turn in which it first came. Raises ConfigError if the frozen set has changed since.
     """
     with closing(FeedbackStore(store)) as opened:
         interactions, ratings = opened.digests()
@@ -155,10 +149,8 @@ def _sha256(path: Path) -> str:
 
 
 def _check_making(config: AstuneConfig) -> None:
-    """
-    Raises:
-        ConfigError: new tasks or rubrics are asked for, and training would not use them or nothing could make them.
-    """
+    """Raises ConfigError if new tasks or rubrics are asked for, and training would not use them or nothing could make
+    them."""
     settings = config.flywheel
     for key, asked in (("expand", settings.expand > 0), ("rubrics", settings.rubrics)):
         if asked and settings.learn_by != "reinforcement":

@@ -74,11 +74,8 @@ def _seeds(experiment: Experiment, turn: Turn) -> list[dict[str, Any]]:
 
 
 def learned_rubrics(experiment: Experiment, turn: Turn) -> dict[str, Any]:
-    """Learn rubrics from the rated answers, where `flywheel.rubrics` asks for them: `rubrics.yaml`.
-
-    Raises:
-        HelperModelError: the helper model does not answer; the same command continues there.
-    """
+    """Learn rubrics from the rated answers, where `flywheel.rubrics` asks for them: `rubrics.yaml`. Raises
+    HelperModelError if the helper model does not answer; the same command continues there."""
     config, labelled = experiment.config, turn.folder / LABELLED
     if not config.flywheel.rubrics or not labelled.stat().st_size:
         return {"rubrics": [], "why": "no answer was rated" if config.flywheel.rubrics else ""}

@@ -301,11 +301,8 @@ class Stages:
     def _evaluated(
         self, role: str, name: str, tasks: Sequence[Task], say: Callable[[str], None]
     ) -> dict[str, dict[str, Any]]:
-        """Measure the model on each task: once per turn, stored by the content measured.
-
-        Raises:
-            WorkflowError: too few tasks of a deciding set could be measured; nothing is stored.
-        """
+        """Measure the model on each task: once per turn, stored by the content measured. Raises WorkflowError if too
+        few tasks of a deciding set could be measured; nothing is stored."""
         inputs, trained = self._turn.inputs, self._turn.result("trained")
         model, weights = (
             (inputs["model"], inputs["weights"]) if role == "old" else (trained["model"], trained["weights"])

@@ -28,11 +28,8 @@ class Measured:
 async def learn(
     config: AstuneConfig, examples: Sequence[Example], description: str, on_progress: OnProgress
 ) -> tuple[Rubrics, Usage]:
-    """Learn rubrics from labelled answers, or from the description if there are none.
-
-    Raises:
-        AstuneError: the helper model does not answer, or nothing can be learned.
-    """
+    """Learn rubrics from labelled answers, or from the description if there are none. Raises AstuneError if the helper
+    model does not answer, or nothing can be learned."""
     language = config.rubrics.language or config.helper_model.language
     model = HelperModel(config.helper_model.model_copy(update={"language": language}))
     learner = RubricLearner(model, config.rubrics, language, on_progress)

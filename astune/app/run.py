@@ -94,11 +94,7 @@ class Run:
 
 
 def whole_model(checkpoint: Checkpoint) -> Path:
-    """The folder of a checkpoint's model.
-
-    Raises:
-        RunStoreError: the checkpoint is of several policies.
-    """
+    """The folder of a checkpoint's model. Raises RunStoreError if the checkpoint is of several policies."""
     policies = policies_in(checkpoint.model)
     if policies:
         raise RunStoreError(
@@ -126,11 +122,7 @@ def checkpoint_of(named: str | PathLike[str]) -> Checkpoint:
 
 
 def best_checkpoint(run_path: Path) -> Checkpoint:
-    """The run's best model.
-
-    Raises:
-        RunStoreError: it has none, or its files are not as they were written.
-    """
+    """The run's best model. Raises RunStoreError if it has none, or its files are not as they were written."""
     run = RunDirectory.open(run_path)
     checkpoint = run.checkpoints.best()
     if checkpoint is None and run.info().kind == "debug":

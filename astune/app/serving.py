@@ -82,11 +82,7 @@ class Version:
 
 
 def normalised(shares: Sequence[float]) -> list[float]:
-    """The shares of sessions as parts of 1.
-
-    Raises:
-        ConfigError: one of them is not above 0.
-    """
+    """The shares of sessions as parts of 1. Raises ConfigError if one of them is not above 0."""
     if not shares or any(not 0 < share < math.inf for share in shares):
         raise ConfigError("shares of traffic are above 0", hint="as --share 0.9 --share 0.1")
     return [share / sum(shares) for share in shares]

@@ -157,10 +157,8 @@ def run_trial(trial: Trial, on_look: Callable[[], None] = lambda: None) -> int:
 def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[Trial, int]]:
     """Run trials on the Ray cluster that is there, as many at once as its scheduler has room for; as they end.
 
-    Every machine of the cluster needs this environment, and the working directory at the same path.
-
-    Raises:
-        ConfigError: Ray is not installed, or there is no cluster.
+    Every machine of the cluster needs this environment, and the working directory at the same path. Raises ConfigError
+    if Ray is not installed, or there is no cluster.
     """
     ray = imported("ray", needed_by="--ray", error=ConfigError, hint="pip install ray")
     folder = str(Path.cwd())
@@ -191,11 +189,8 @@ def on_ray(trials: Sequence[Trial], *, cpus: int, gpus: int) -> Iterator[tuple[T
 
 
 def _require_listener(address: str) -> None:
-    """Connect to `host:port` once; Ray itself retries for minutes if nothing listens.
-
-    Raises:
-        ConnectionError: nothing listens there.
-    """
+    """Connect to `host:port` once; Ray itself retries for minutes if nothing listens. Raises ConnectionError if nothing
+    listens there."""
     place = address.rpartition("://")[2]
     if ":" not in place:  # "auto" and "local" are found, or not, at once
         return

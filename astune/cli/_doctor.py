@@ -27,11 +27,8 @@ _STYLES = {"ok": "green", "note": "default", "problem": "bold red"}
 
 
 def examine(conf: Path | None, backbone: str | None, overrides: list[str]) -> int:
-    """Print the table; the exit status is 0 where nothing is wrong.
-
-    Raises:
-        ConfigError: the configuration is wrong, or there is no such backbone.
-    """
+    """Print the table; the exit status is 0 where nothing is wrong. Raises ConfigError if the configuration is wrong,
+    or there is no such backbone."""
     named = [f"backbone={backbone}"] if backbone is not None else []
     config = load_config(conf, [*overrides, *named])
     found = list(_findings(config, conf))

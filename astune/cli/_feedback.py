@@ -174,10 +174,7 @@ def serve(
 
 
 def masker(given: list[str]) -> Masker:
-    """
-    Raises:
-        ConfigError: one of them is no NAME=REGEX.
-    """
+    """Raises ConfigError if one of them is no NAME=REGEX."""
     from astune.feedback import Masker
     from astune.schema import ConfigError
 

@@ -13,11 +13,7 @@ _ROLLBACK = "rollback"
 
 
 def turn_flywheel(words: Sequence[str], overrides: Sequence[str], *, dry_run: bool) -> int:
-    """Do what `[rollback] CONF` says; returns the exit status.
-
-    Raises:
-        ConfigError: the words are others.
-    """
+    """Do what `[rollback] CONF` says; returns the exit status. Raises ConfigError if the words are others."""
     back = len(words) == 2 and words[0] == _ROLLBACK
     if len(words) != 1 + back or (words[0] == _ROLLBACK and not back):
         raise ConfigError(

@@ -13,11 +13,8 @@ from astune.schema import ConfigError
 def experiment_of(
     command: Sequence[str], *, tasks: Path, judge: str | None, validation: Path | None, model: str | None
 ) -> dict[str, Any]:
-    """The experiment's values; what is not given is the default's.
-
-    Raises:
-        ConfigError: the judge's file has no class, or several.
-    """
+    """The experiment's values; what is not given is the default's. Raises ConfigError if the judge's file has no class,
+    or several."""
     reader: dict[str, Any] = {"training": {"file_path": str(tasks)}}
     if validation is not None:
         reader["validation"] = {"file_path": str(validation)}

@@ -25,11 +25,8 @@ _TURN_CHARACTERS = 4000
 
 
 def write_html(run: RunDirectory) -> str:
-    """Write `plots/report.html` into the run's folder; returns the line that says so.
-
-    Raises:
-        RunStoreError: a file of the run cannot be read, or the page cannot be written.
-    """
+    """Write `plots/report.html` into the run's folder; returns the line that says so. Raises RunStoreError if a file of
+    the run cannot be read, or the page cannot be written."""
     report = read_report(run)
     config = read_regular(run.config_path, _CONFIG_BYTES).decode(errors="replace") if run.config_path.is_file() else ""
     written = report_page(report, run.metrics(), config)

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reported(path: Path, title: str) -> Iterator[Console]:
-    """A console for the result; what it prints is written into `path` as well, an HTML page that loads nothing.
-
-    Raises:
-        ConfigError: the page cannot be written.
-    """
+    """A console for the result; what it prints is written into `path` as well, an HTML page that loads nothing. Raises
+    ConfigError if the page cannot be written."""
     from html import escape
 
     from astune.app.console import Console

@@ -33,11 +33,8 @@ def serve(
     overrides: Sequence[str],
     dry_run: bool,
 ) -> int:
-    """Answer requests until Ctrl-C; `dry_run` says which, and loads nothing.
-
-    Raises:
-        ConfigError: there is not one share for each model.
-    """
+    """Answer requests until Ctrl-C; `dry_run` says which, and loads nothing. Raises ConfigError if there is not one
+    share for each model."""
     if shares and len(shares) != len(models):
         raise ConfigError(f"{len(models)} models have {len(shares)} shares", hint="give --share once for each model")
     config = load_config(None, list(overrides))

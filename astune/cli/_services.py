@@ -15,11 +15,7 @@ from astune.schema import ConfigError
 
 
 def keep_services(flags: CompanionFlags, overrides: Sequence[str], *, dry_run: bool = False) -> int:
-    """Start the companions and end them at Ctrl-C.
-
-    Raises:
-        CompanionError: one could not be started, or died.
-    """
+    """Start the companions and end them at Ctrl-C. Raises CompanionError if one could not be started, or died."""
     if flags.ray:
         raise ConfigError(
             "--with-ray needs --conf: the Ray head's token is known to the run that it is started for",

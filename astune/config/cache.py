@@ -16,11 +16,7 @@ def cache_dir() -> Path:
 @contextmanager
 def made_once(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes `folder` at the end: whole or not at all, also where two processes make it at
-    once.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    once. Raises OSError if it cannot be written."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-", ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / folder.name

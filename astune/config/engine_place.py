@@ -11,11 +11,7 @@ from astune.schema import ConfigError
 
 def interpreter(config: AstuneConfig, engine: ClusterEngine) -> str:
     """Return the Python of the engine's environment: the configured one, the one in this folder, or the one beside
-    astune's.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    astune's. Raises ConfigError if there is none."""
     named: str = getattr(config.environments, engine)
     usual = Path(f".venv-{engine}", "bin", "python")
     places = [Path(named)] if named else [usual, Path(sys.prefix).parent / usual]

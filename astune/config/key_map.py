@@ -43,11 +43,8 @@ def read_key_map(engine: str) -> KeyMap:
 
 
 def engine_values(config: AstuneConfig, keys: KeyMap) -> dict[str, Any]:
-    """Return the engine's keys and values that follow from the configuration.
-
-    Raises:
-        ConfigError: the map has an unknown astune key or an invalid expression.
-    """
+    """Return the engine's keys and values that follow from the configuration. Raises ConfigError if the map has an
+    unknown astune key or an invalid expression."""
     config_values = config.model_dump(mode="json")
     values: dict[str, Any] = {}
     for source, targets in keys.items():

@@ -10,11 +10,7 @@ from astune.schema import ConfigError
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Put the text into the file in one step.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Put the text into the file in one step. Raises ConfigError if it cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,11 +24,8 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def require_output(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Refuse, before anything is done, a path at which `write_whole` would fail or replace an input.
-
-    Raises:
-        ConfigError: it is a folder or one of the inputs, or its folder cannot be written.
-    """
+    """Refuse, before anything is done, a path at which `write_whole` would fail or replace an input. Raises ConfigError
+    if it is a folder or one of the inputs, or its folder cannot be written."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder", hint=f"name a file in it, such as {path / 'out'}")
     if path.exists() and any(each.exists() and each.samefile(path) for each in inputs):

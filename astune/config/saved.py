@@ -23,11 +23,8 @@ def dump_saved(config: AstuneConfig) -> str:
 
 
 def load_saved(path: Path, overrides: Sequence[str] = (), *, values: Sequence[Mapping[str, Any]] = ()) -> AstuneConfig:
-    """Load the configuration that a run saved; the arguments are those of `load_config`.
-
-    Raises:
-        ConfigError: it is empty, cut off, or invalid.
-    """
+    """Load the configuration that a run saved; the arguments are those of `load_config`. Raises ConfigError if it is
+    empty, cut off, or invalid."""
     document = read_document(path)
     if not document.data.get(ROOT) and document.data.keys() <= {ROOT}:
         raise _damaged(path, "is empty")

@@ -28,11 +28,8 @@ DEMO_SETTINGS = (
 
 
 def tutorial_file(name: str) -> Path:
-    """Return the path of a tutorial's file, such as `example_calculator/calculator.yaml`.
-
-    Raises:
-        ConfigError: it was not installed.
-    """
+    """Return the path of a tutorial's file, such as `example_calculator/calculator.yaml`. Raises ConfigError if it was
+    not installed."""
     path = TUTORIALS / name
     if not path.is_file():
         raise ConfigError(

@@ -82,10 +82,7 @@ def wrong_answers(answer: str, others: Sequence[str]) -> list[str]:
 
 async def judged(source: str, answers: Sequence[str], sandbox: SandboxConfig) -> list[bool] | None:
     """Run the checker on each answer; None if the checker does not run. A checker that raises on an answer refuses it.
-
-    Raises:
-        SandboxError: the sandbox itself failed.
-    """
+    Raises SandboxError if the sandbox itself failed."""
     mark = secrets.token_hex(16)
     program = f"{source}\n\n{_HARNESS.format(answers=json.dumps(list(answers)), mark=mark)}"
     running = await shared_sandbox(sandbox)

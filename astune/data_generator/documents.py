@@ -48,11 +48,8 @@ class _Unreadable(Exception):
 
 
 def read_documents(paths: Sequence[Path]) -> tuple[list[Document], list[Unread]]:
-    """Read the files, and those below the folders, in order of their names.
-
-    Raises:
-        TaskReaderError: one of the paths is not there, or nothing in them can be read.
-    """
+    """Read the files, and those below the folders, in order of their names. Raises TaskReaderError if one of the paths
+    is not there, or nothing in them can be read."""
     documents: list[Document] = []
     unread: list[Unread] = []
     known: dict[str, str] = {}

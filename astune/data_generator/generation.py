@@ -87,11 +87,8 @@ def read_material(
     examples: Sequence[Example] = (),
     worlds: Sequence[Task] = (),
 ) -> Material:
-    """Read the documents, cut them, and decide what is held out.
-
-    Raises:
-        TaskReaderError: there is nothing to make tasks of.
-    """
+    """Read the documents, cut them, and decide what is held out. Raises TaskReaderError if there is nothing to make
+    tasks of."""
     if not documents and not examples and not worlds:
         raise TaskReaderError(
             "there is nothing to make tasks of",

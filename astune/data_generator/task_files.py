@@ -17,11 +17,8 @@ def held_out_beside(out: Path) -> Path:
 
 
 def line_of(task: Task) -> str:
-    """The task as a line of a file, with the fields that it has.
-
-    Raises:
-        TaskReaderError: it holds what JSON cannot express.
-    """
+    """The task as a line of a file, with the fields that it has. Raises TaskReaderError if it holds what JSON cannot
+    express."""
     try:
         return json.dumps({name: value for name, value in asdict(task).items() if value}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as cause:

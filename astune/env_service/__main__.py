@@ -47,11 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 async def serve(given: argparse.Namespace) -> None:
-    """Serve until a signal ends it.
-
-    Raises:
-        AstuneError: the environment cannot be hosted, or the port is taken.
-    """
+    """Serve until a signal ends it. Raises AstuneError if the environment cannot be hosted, or the port is taken."""
     listening = _listen(given.portal, given.port)
     token, loopback = take_variable(TOKEN_VARIABLE), is_loopback(given.portal)
     if not loopback and token is None:

@@ -71,11 +71,7 @@ class Effort:
         return min(self.left_s, self._timeout_s * LATE) if self._joined else self.left_s
 
     def after_silence(self, cause: httpx.TransportError) -> float:
-        """Return the seconds until the next attempt after no response.
-
-        Raises:
-            EnvError: it is given up.
-        """
+        """Return the seconds until the next attempt after no response. Raises EnvError if it is given up."""
         reason = f"no answer ({type(cause).__name__}{f': {cause}' if str(cause) else ''})"
         if not self._repeatable and not isinstance(cause, _NOT_SENT):
             raise EnvError(f"{self._what}: {reason}", hint=_LOST_STEP) from cause
@@ -91,11 +87,7 @@ class Effort:
         return self._wait(reason, _NO_SERVER, self._next_wait_s())
 
     def after_error(self, response: httpx.Response) -> float:
-        """Return the seconds until the next attempt after an error response.
-
-        Raises:
-            EnvError: it is given up.
-        """
+        """Return the seconds until the next attempt after an error response. Raises EnvError if it is given up."""
         self._unheard_since = None
         status = response.status_code
         reason = f"{status} {_detail_of(response)}"
@@ -113,11 +105,8 @@ class Effort:
         return self._wait(reason, _FAILS_THERE, self._next_wait_s())
 
     def require_no_server_error(self) -> None:
-        """Check that a missing instance did not end in an earlier attempt of this call.
-
-        Raises:
-            EnvError: an earlier attempt failed in the server.
-        """
+        """Check that a missing instance did not end in an earlier attempt of this call. Raises EnvError if an earlier
+        attempt failed in the server."""
         if self._server_error:
             raise EnvError(f"{self._what}: {self._server_error}", hint=_FAILS_THERE)
 

@@ -77,11 +77,7 @@ class Places:
         return self._live.get(instance_id or "")
 
     def add(self, instance: Instance) -> None:
-        """Take a place.
-
-        Raises:
-            Refusal: none is free.
-        """
+        """Take a place. Raises Refusal if none is free."""
         if len(self._live) >= self._total:
             raise Refusal(
                 429,
@@ -93,11 +89,7 @@ class Places:
         self._gone.pop(instance.instance_id, None)
 
     async def open(self) -> None:
-        """Start the first process.
-
-        Raises:
-            EnvError: the environment cannot be hosted.
-        """
+        """Start the first process. Raises EnvError if the environment cannot be hosted."""
         await self._pool.open()
 
     async def take_worker(self) -> Worker:

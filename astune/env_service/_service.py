@@ -41,11 +41,8 @@ class Service:
         self._janitor: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Start the first process, and begin to look for idle instances.
-
-        Raises:
-            EnvError: the environment cannot be hosted.
-        """
+        """Start the first process, and begin to look for idle instances. Raises EnvError if the environment cannot be
+        hosted."""
         try:
             await self._places.open()
         except (OSError, WorkerLost) as cause:

@@ -53,11 +53,8 @@ class MalformedRequest(ValueError):
 
 
 def read_request(body: bytes) -> Request:
-    """Parse a request; missing or null fields have their default, other keys are ignored.
-
-    Raises:
-        MalformedRequest: it is not a JSON object, or a field has the wrong type.
-    """
+    """Parse a request; missing or null fields have their default, other keys are ignored. Raises MalformedRequest if it
+    is not a JSON object, or a field has the wrong type."""
     try:
         given = read_json(body)
     except ValueError as cause:

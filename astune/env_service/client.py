@@ -237,11 +237,8 @@ class ServiceHandle(EnvironmentHandle):
 
 
 def read_task_ids(url: str, env_type: str, split: str, *, timeout_s: float) -> list[str]:
-    """The ids of a split's tasks, as the service at `url` lists them.
-
-    Raises:
-        EnvError: it cannot be reached, refuses, or answers something else.
-    """
+    """The ids of a split's tasks, as the service at `url` lists them. Raises EnvError if it cannot be reached, refuses,
+    or answers something else."""
 
     async def ask() -> list[str]:
         client = EnvServiceClient(url)

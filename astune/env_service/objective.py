@@ -18,11 +18,8 @@ OBJECTIVE = "objective"
 
 
 def world_of(task: Task) -> Task:
-    """The environment's own task in which the objective of `task` is to be reached.
-
-    Raises:
-        EnvError: the metadata field is not of its form.
-    """
+    """The environment's own task in which the objective of `task` is to be reached. Raises EnvError if the metadata
+    field is not of its form."""
     objective: Any = task.metadata[OBJECTIVE]
     try:
         world = objective["world"]

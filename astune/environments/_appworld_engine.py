@@ -71,11 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 def data_folder() -> Path:
-    """AppWorld's data.
-
-    Raises:
-        EnvError: `APPWORLD_PATH` does not lead to any.
-    """
+    """AppWorld's data. Raises EnvError if `APPWORLD_PATH` does not lead to any."""
     path = os.environ.get(APPWORLD_PATH, "")
     data = Path(path).expanduser().resolve() / "data"
     if path and _tasks_of(data):
@@ -90,11 +86,7 @@ def data_folder() -> Path:
 
 
 def task_ids(split: str) -> list[str]:
-    """Return the ids of one of AppWorld's data sets.
-
-    Raises:
-        EnvError: there is no such data set.
-    """
+    """Return the ids of one of AppWorld's data sets. Raises EnvError if there is no such data set."""
     datasets = data_folder() / "datasets"
     file = datasets / f"{split}.txt"
     if not _NAME.fullmatch(split) or not file.is_file():

@@ -154,11 +154,7 @@ def code_in(text: str) -> list[str]:
 
 
 def _ran(answer: Any) -> tuple[str, bool]:
-    """The output of code, and whether it completed the task.
-
-    Raises:
-        Ended: that is not what the answer holds.
-    """
+    """The output of code, and whether it completed the task. Raises Ended if that is not what the answer holds."""
     if isinstance(answer, dict):
         output, is_completed = answer.get("output"), answer.get("is_completed")
         if isinstance(output, str) and isinstance(is_completed, bool):

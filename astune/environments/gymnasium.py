@@ -94,11 +94,8 @@ class Gymnasium(Environment):
 
 
 def _made(name: str, settings: dict[str, Any]) -> Any:
-    """The environment, which draws itself as text where it can.
-
-    Raises:
-        EnvError: gymnasium has none of this name, or does not take the settings.
-    """
+    """The environment, which draws itself as text where it can. Raises EnvError if gymnasium has none of this name, or
+    does not take the settings."""
     gymnasium = _library()
     try:
         drawn = "ansi" in (gymnasium.spec(name).make(**settings).metadata.get("render_modes") or ())

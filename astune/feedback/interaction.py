@@ -41,10 +41,8 @@ class Interaction:
 
 
 def check_conversation(interaction: Interaction) -> None:
-    """
-    Raises:
-        ValueError: its messages are none that a model could have been given and answered, or a text cannot be stored.
-    """
+    """Raises ValueError if its messages are none that a model could have been given and answered, or a text cannot be
+    stored."""
     for at, message in enumerate(interaction.messages, 1):
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):

@@ -44,11 +44,7 @@ class _Call:
 
 def interaction_of(spans: Sequence[Span], source: str) -> Interaction | None:
     """The interaction of one trace: the last call of a model in it with its answer, or else what an agent received and
-    replied. None where it has neither.
-
-    Raises:
-        Unreadable: such a span is there, and cannot be read.
-    """
+    replied. None where it has neither. Raises Unreadable if such a span is there, and cannot be read."""
     ordered = sorted(spans, key=lambda span: span.start)
     for wanted in (_is_model, _is_agent):
         found = [span for span in ordered if wanted(span.attributes)]

@@ -133,11 +133,7 @@ class FeedbackStore:
             return new.rowcount > 0
 
     def rate(self, rating: Rating) -> bool:
-        """Store a rating; False where an equal one exists.
-
-        Raises:
-            KeyError: no interaction has its id.
-        """
+        """Store a rating; False where an equal one exists. Raises KeyError if no interaction has its id."""
         with self._writing():
             return self._rate(rating)
 

@@ -47,10 +47,7 @@ def is_trace_file(path: Path) -> bool:
 
 
 def read_traces(path: Path) -> TraceFile:
-    """
-    Raises:
-        TaskReaderError: the file cannot be read, or holds no traces in a known format.
-    """
+    """Raises TaskReaderError if the file cannot be read, or holds no traces in a known format."""
     try:
         with path.open("rb") as file:
             database = file.read(len(_SQLITE)) == _SQLITE

@@ -61,9 +61,7 @@ class History:
         """Return to the model before the newest promotion that was not rolled back yet.
 
         Where a rollback was killed before the link had followed it, the link follows, and that rollback is returned.
-
-        Raises:
-            RunStoreError: there is none.
+        Raises RunStoreError if there is none.
         """
         if self.entries and self.entries[-1].action == "rolled back" and not self._linked():
             self.relink()

@@ -59,10 +59,7 @@ class Chat(Protocol):
         ...
 
     async def answer(self, question: Question, timeout_s: float) -> Answered:
-        """
-        Raises:
-            EngineError: it does not answer, or was cut off.
-        """
+        """Raises EngineError if it does not answer, or was cut off."""
         ...
 
 

@@ -111,10 +111,7 @@ class HelperModel:
     @classmethod
     def overridden(cls, settings: HelperModelConfig, overrides: Mapping[str, Any], *, section: str) -> HelperModel:
         """The helper model of `settings`, where `overrides` that are not None go before them; `section` holds those.
-
-        Raises:
-            ConfigError: one of them cannot be.
-        """
+        Raises ConfigError if one of them cannot be."""
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls(HelperModelConfig.model_validate(settings.model_dump() | given), section=section)

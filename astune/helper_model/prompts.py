@@ -19,11 +19,8 @@ class Prompts:
     folder: Path | None = None
 
     def get(self, name: str, **values: object) -> str:
-        """The prompt `name` with its `$placeholders` filled in.
-
-        Raises:
-            ConfigError: the user's file is unreadable, or asks for what there is not.
-        """
+        """The prompt `name` with its `$placeholders` filled in. Raises ConfigError if the user's file is unreadable, or
+        asks for what there is not."""
         path = self._path(name)
         try:
             return Template(path.read_text(encoding="utf-8")).substitute(values).strip()

@@ -113,10 +113,7 @@ class NumericsCheck:
 
     async def run(self, *, steps: int, tasks: int) -> NumericsReport:
         """Up to `steps` steps of `tasks` tasks; the first one that is beyond the limits is examined, and ends it.
-
-        Raises:
-            TrainerError: no episode finished, or a number is not finite.
-        """
+        Raises TrainerError if no episode finished, or a number is not finite."""
         report = NumericsReport(name_of(self._policy.model.dtype))
         for step in range(1, steps + 1):
             self._on_phase(f"step {step} of {steps}: rollouts")

@@ -34,11 +34,8 @@ class Grader:
     async def marks(
         self, query: str, answers: Sequence[str], rubrics: Sequence[str], *, reference: str | None = None
     ) -> list[list[float]]:
-        """Return a mark for each answer and rubric, answers first.
-
-        Raises:
-            HelperModelError: the model did not mark them.
-        """
+        """Return a mark for each answer and rubric, answers first. Raises HelperModelError if the model did not mark
+        them."""
         parts = [rubrics[at : at + _TOGETHER] for at in range(0, len(rubrics), _TOGETHER)]
         of_parts = await asyncio.gather(*(self._marks(query, answers, part, reference) for part in parts))
         return [[mark for part in of_parts for mark in part[i]] for i in range(len(answers))]

@@ -60,11 +60,8 @@ class RubricLearner:
         self._on_progress = on_progress
 
     async def from_labels(self, examples: Sequence[Example], description: str = "") -> Rubrics:
-        """Rubrics that order the answers of `examples` as their labels do.
-
-        Raises:
-            TaskReaderError: there is nothing to contrast, or no rubric predicts the labels.
-        """
+        """Rubrics that order the answers of `examples` as their labels do. Raises TaskReaderError if there is nothing
+        to contrast, or no rubric predicts the labels."""
         pairs = contrasts(list(examples))
         if not pairs:
             raise TaskReaderError("all labels are equal", hint="rubrics are learned from better and worse answers")

@@ -48,10 +48,7 @@ class Rubrics(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Rubrics:
-        """
-        Raises:
-            ConfigError: the file cannot be read, or holds no rubrics.
-        """
+        """Raises ConfigError if the file cannot be read, or holds no rubrics."""
         try:
             return cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
         except (OSError, UnicodeError) as cause:

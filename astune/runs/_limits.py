@@ -26,10 +26,7 @@ _STEPS_BETWEEN_LOOKS = 20_000
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to read it; refuse one that never ends or waits for a writer, such as a pipe or a device.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-    """
+    Raises OSError if it cannot be opened, or is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

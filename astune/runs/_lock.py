@@ -27,11 +27,8 @@ class RunLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Take the lock, or report its holder.
-
-        Raises:
-            RunStoreError: another process, or another part of this one, is writing this run.
-        """
+        """Take the lock, or report its holder. Raises RunStoreError if another process, or another part of this one, is
+        writing this run."""
         with store_errors(f"locking {self._path}"):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock_soon(descriptor):

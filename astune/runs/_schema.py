@@ -89,10 +89,7 @@ def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool, QueryLimit]:
 
     A reader in WAL mode leaves two files beside the store, or fails in a read-only folder. So a store without a writer
     is read as an immutable file; a caller that keeps such a connection must reopen it when `stamps_of` changes. Damage
-    is reported by the first query.
-
-    Raises:
-        RunStoreError: a file beside the store was not made by SQLite.
+    is reported by the first query. Raises RunStoreError if a file beside the store was not made by SQLite.
     """
     _require_files_beside(path)
     connection, never_changes = _connect_to_read(path)
@@ -224,11 +221,8 @@ class RowCopy:
         self._zstd = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add a row, given as the values of the columns `COPIED` in order.
-
-        Raises:
-            RunStoreError: the episode itself is damaged; nothing is inserted.
-        """
+        """Add a row, given as the values of the columns `COPIED` in order. Raises RunStoreError if the episode itself
+        is damaged; nothing is inserted."""
         episode = unpack(values[-1])
         forest = episode.forest
         text = self._zstd.compress(folded(forest_text(forest)))

@@ -64,11 +64,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, record_dir: Path, experiment_name: str, kind: RunKind = "training") -> Self:
-        """Create the folder of a new run, and hold its lock.
-
-        Raises:
-            RunStoreError: the folder cannot be written, or the name is not a valid folder name.
-        """
+        """Create the folder of a new run, and hold its lock. Raises RunStoreError if the folder cannot be written, or
+        the name is not a valid folder name."""
         if _UNSAFE.search(experiment_name) or len(experiment_name.encode(errors="replace")) > _NAME_BYTES:
             raise RunStoreError(
                 f"{experiment_name[:_NAME_BYTES]!r} is not a valid folder name", hint="choose another experiment_name"
@@ -110,11 +107,8 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, *, write: bool = False) -> Self:
-        """Open a run to read it, or to resume writing it, however it ended.
-
-        Raises:
-            RunStoreError: there is no run at `path`, another process writes it, or it cannot be resumed.
-        """
+        """Open a run to read it, or to resume writing it, however it ended. Raises RunStoreError if there is no run at
+        `path`, another process writes it, or it cannot be resumed."""
         path = Path(path).resolve()
         if not (path / _INFO).is_file():
             what_is_left = f"a run's folder contains {_INFO}; `astune view` shows what is left of a run that lost it"
@@ -277,11 +271,8 @@ class RunDirectory:
         return {path: n_bytes(path) for path in folders}
 
     def clean(self) -> None:
-        """Remove what is `removable`; the run cannot be resumed then.
-
-        Raises:
-            RunStoreError: a process is writing the run.
-        """
+        """Remove what is `removable`; the run cannot be resumed then. Raises RunStoreError if a process is writing the
+        run."""
         self._lock.acquire()
         try:
             self._write_info(replace(self.info(), cleaned=True))

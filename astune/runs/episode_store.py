@@ -83,11 +83,8 @@ class EpisodeStore(EpisodeReader):
     """A reader that also writes. One process at a time, as the lock of `RunDirectory` ensures."""
 
     def __init__(self, path: Path) -> None:
-        """Open the store at `path`, or create it.
-
-        Raises:
-            RunStoreError: the folder cannot be written, or the file is not a store of this version.
-        """
+        """Open the store at `path`, or create it. Raises RunStoreError if the folder cannot be written, or the file is
+        not a store of this version."""
         with store_errors(f"opening {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._writer_connection = _open_for_writing(path)
@@ -106,11 +103,8 @@ class EpisodeStore(EpisodeReader):
     def append(
         self, episode: Episode, advantages: Sequence[float] | None = None, *, not_trained: str | None = None
     ) -> None:
-        """Queue an episode for writing; it is on disk once `flush` has returned.
-
-        Raises:
-            RunStoreError: an earlier write failed, or the disk makes no progress.
-        """
+        """Queue an episode for writing; it is on disk once `flush` has returned. Raises RunStoreError if an earlier
+        write failed, or the disk makes no progress."""
         data = snapshot(episode)
         created_at = time.time()
         columns = _columns(episode)
@@ -153,11 +147,8 @@ class EpisodeStore(EpisodeReader):
                 self.annotate(episode.episode_id, advantages=numbers, not_trained=group.dropped, n_trained=n_trained)
 
     def flush(self) -> None:
-        """Return once everything appended so far is on disk.
-
-        Raises:
-            RunStoreError: it could not be written; what was flushed before is untouched.
-        """
+        """Return once everything appended so far is on disk. Raises RunStoreError if it could not be written; what was
+        flushed before is untouched."""
         with self._progress:
             target, last = self._queued, (self._committed, time.monotonic())
             while self._committed < target:
@@ -210,11 +201,8 @@ class EpisodeStore(EpisodeReader):
                 connection.execute("DETACH DATABASE copy")
 
     def close(self) -> None:
-        """Flush and stop. Idempotent.
-
-        Raises:
-            RunStoreError: something appended could not be written, and no earlier call reported it.
-        """
+        """Flush and stop. Idempotent. Raises RunStoreError if something appended could not be written, and no earlier
+        call reported it."""
         if self._closed:
             return
         try:

@@ -144,11 +144,8 @@ class EpisodeReader:
     """Read access to a store, usable from any thread and while another process writes it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the store at `path`.
-
-        Raises:
-            RunStoreError: it does not exist, is damaged, or was written by a newer version.
-        """
+        """Open the store at `path`. Raises RunStoreError if it does not exist, is damaged, or was written by a newer
+        version."""
         self.path = path
         self._lock = threading.Lock()
         if not path.is_file():

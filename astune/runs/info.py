@@ -37,11 +37,8 @@ class RunInfo:
 
 
 def read_info(path: Path) -> RunInfo:
-    """Read a `run.json` and check the type of each field.
-
-    Raises:
-        RunStoreError: it cannot be read, or has a field of another type.
-    """
+    """Read a `run.json` and check the type of each field. Raises RunStoreError if it cannot be read, or has a field of
+    another type."""
     try:
         info = RunInfo(**orjson.loads(read_regular(path, INFO_BYTES)))
     except (OSError, orjson.JSONDecodeError, TypeError) as cause:

@@ -82,11 +82,8 @@ class MetricsLog:
         self._follower.on_open(lines[-1].step if lines else -1)
 
     def append(self, step: int, kind: MetricKind, metrics: Mapping[str, float]) -> MetricsLine:
-        """Write one line, durably.
-
-        Raises:
-            RunStoreError: it could not be written; the log ends with the previous line.
-        """
+        """Write one line, durably. Raises RunStoreError if it could not be written; the log ends with the previous
+        line."""
         numbers = {name: float(value) for name, value in metrics.items()}
         line = MetricsLine(step, kind, time.time(), time.monotonic() - self._started, numbers)
         data = encoded([line])
@@ -135,11 +132,8 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[MetricsLine]:
-    """Return every complete line; none if there is no file yet.
-
-    Raises:
-        RunStoreError: a line other than a truncated last one is not a metrics line.
-    """
+    """Return every complete line; none if there is no file yet. Raises RunStoreError if a line other than a truncated
+    last one is not a metrics line."""
     with store_errors(f"reading {path}"):
         try:
             data = read_regular(path, METRICS_BYTES)
@@ -157,11 +151,7 @@ def read_metrics(path: Path) -> list[MetricsLine]:
 
 
 def parse_line(line: bytes) -> MetricsLine:
-    """Parse one complete line.
-
-    Raises:
-        ValueError: it is not a metrics line.
-    """
+    """Parse one complete line. Raises ValueError if it is not a metrics line."""
     try:
         fields = orjson.loads(line)
         metrics: dict[str, float] = fields["metrics"]

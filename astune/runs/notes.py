@@ -29,11 +29,8 @@ class RunNotes(BaseModel):
 
     @classmethod
     def read(cls, run: Path) -> Self:
-        """The notes of the run in the folder `run`; empty if there are none.
-
-        Raises:
-            RunStoreError: the file cannot be read, or is of another form.
-        """
+        """The notes of the run in the folder `run`; empty if there are none. Raises RunStoreError if the file cannot be
+        read, or is of another form."""
         path = run / FILE
         try:
             return cls.model_validate(orjson.loads(read_regular(path, _BYTES)))
@@ -43,10 +40,7 @@ class RunNotes(BaseModel):
             raise RunStoreError(f"{path} cannot be read", hint="correct it, or remove it") from cause
 
     def write(self, run: Path) -> None:
-        """Write them into the folder of a run, also while training writes it.
-
-        Raises:
-            RunStoreError: the folder cannot be written.
-        """
+        """Write them into the folder of a run, also while training writes it. Raises RunStoreError if the folder cannot
+        be written."""
         tags = list(dict.fromkeys(self.tags))
         write_atomic(run / FILE, orjson.dumps(self.model_dump() | {"tags": tags}, option=orjson.OPT_INDENT_2))

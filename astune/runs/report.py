@@ -111,11 +111,7 @@ class RunReport:
 
 
 def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
-    """Collect the contents of the final report.
-
-    Raises:
-        RunStoreError: a file of the run cannot be read.
-    """
+    """Collect the contents of the final report. Raises RunStoreError if a file of the run cannot be read."""
     lines = run.metrics()
     info = run.info()
     best = run.checkpoints.best()

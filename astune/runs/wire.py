@@ -111,11 +111,8 @@ def pack(snapshot: dict[str, Any], compressor: zstandard.ZstdCompressor) -> byte
 
 
 def unpack(blob: bytes) -> Episode:
-    """Decode a blob: the inverse of `snapshot` and `pack`.
-
-    Raises:
-        RunStoreError: the blob is damaged, or was written by a newer version.
-    """
+    """Decode a blob: the inverse of `snapshot` and `pack`. Raises RunStoreError if the blob is damaged, or was written
+    by a newer version."""
     with _record_errors():
         return _episode_from_json(_record(blob))
 

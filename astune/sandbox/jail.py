@@ -62,11 +62,7 @@ class Jail:
         return is_within(path, shown) and is_within(os.path.realpath(path), [*shown, *map(os.path.realpath, shown)])
 
     def try_out(self) -> None:
-        """Run a program that does nothing.
-
-        Raises:
-            SandboxError: this machine lacks what the jail is made of.
-        """
+        """Run a program that does nothing. Raises SandboxError if this machine lacks what the jail is made of."""
         if sys.platform != "linux":
             raise _not_here("it needs Linux")
         scratch = Scratch("trial")

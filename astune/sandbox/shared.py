@@ -15,11 +15,8 @@ _opened: dict[SandboxConfig, Future[Sandbox]] = {}
 
 
 async def shared_sandbox(config: SandboxConfig) -> Sandbox:
-    """The sandbox of this configuration, also for several threads and event loops at once.
-
-    Raises:
-        SandboxError: no backend works here; the next call tries again.
-    """
+    """The sandbox of this configuration, also for several threads and event loops at once. Raises SandboxError if no
+    backend works here; the next call tries again."""
     with _lock:
         opening = _opened.get(config)
         if opening is None or (opening.done() and opening.exception() is not None):

@@ -58,10 +58,7 @@ def strict_json(
 
 
 def require_depth(value: Any, most: int = MAX_DEPTH) -> None:
-    """
-    Raises:
-        ValueError: the value is nested deeper.
-    """
+    """Raises ValueError if the value is nested deeper."""
     level, depth = [value], 0
     while level:
         level = [inner for outer in level for inner in _inside(outer)]

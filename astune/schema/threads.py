@@ -46,11 +46,7 @@ class UserCodeExit(Exception):
 @contextlib.contextmanager
 def contained(*, in_thread: bool = False) -> Iterator[None]:
     """Context that turns whatever user code raises into an ordinary exception; outside of threads, cancellation and
-    Ctrl-C pass.
-
-    Raises:
-        UserCodeExit: it raised another BaseException, or one that a future cannot hold.
-    """
+    Ctrl-C pass. Raises UserCodeExit if it raised another BaseException, or one that a future cannot hold."""
     try:
         yield
     except BaseException as cause:

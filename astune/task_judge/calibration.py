@@ -58,11 +58,8 @@ class Calibration(BaseModel):
     groups: dict[str, Curve]
 
     def worth(self, reward: float, task: Task) -> float:
-        """Return the calibrated value of a judge's reward for an episode of the task.
-
-        Raises:
-            JudgeError: the task does not say its group.
-        """
+        """Return the calibrated value of a judge's reward for an episode of the task. Raises JudgeError if the task
+        does not say its group."""
         if self.by and self.by not in task.metadata:
             raise JudgeError(
                 f"task {task.task_id} has no metadata.{self.by}, which the judge is calibrated by",
@@ -86,10 +83,7 @@ class Calibration(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """
-        Raises:
-            ConfigError: the file cannot be read, or holds no calibration.
-        """
+        """Raises ConfigError if the file cannot be read, or holds no calibration."""
         try:
             found = cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
         except (OSError, UnicodeError, yaml.YAMLError, ValidationError, RecursionError) as cause:

@@ -22,11 +22,8 @@ def problem_of(task: Task) -> str:
 
 
 def reply_of(inputs: Inputs) -> str:
-    """`final_answer` where the workflow registered it, else the last assistant message.
-
-    Raises:
-        JudgeError: there is neither.
-    """
+    """`final_answer` where the workflow registered it, else the last assistant message. Raises JudgeError if there is
+    neither."""
     final = inputs.get("final_answer")
     if final is not None:
         return final if isinstance(final, str) else _text_of_value(final)

@@ -27,11 +27,8 @@ class Grade(Form):
 
 
 class Scale:
-    """The scores that a judge may give, and which of them are a success.
-
-    Raises:
-        ConfigError: it is empty, or `success` is not on it.
-    """
+    """The scores that a judge may give, and which of them are a success. Raises ConfigError if it is empty, or
+    `success` is not on it."""
 
     def __init__(self, bounds: Sequence[float], success: float | None) -> None:
         key = "task_judge.params.scale"

@@ -36,11 +36,8 @@ _NAMES = {
 
 
 def load_judge(config: AstuneConfig, *, base_dir: Path | None = None) -> JudgeBase | None:
-    """The judge that `task_judge.judge_protocol` names, made with its params; None where it names none.
-
-    Raises:
-        ConfigError: it does not import, or cannot be made so.
-    """
+    """The judge that `task_judge.judge_protocol` names, made with its params; None where it names none. Raises
+    ConfigError if it does not import, or cannot be made so."""
     named, params = config.task_judge.judge_protocol, config.task_judge.params
     if isinstance(named, str):
         return _load(named, params, config, base_dir, _PARAMS) if named else None

@@ -126,10 +126,7 @@ async def _found(model: HelperModel, reply: str) -> str | None:
 
 
 async def _are_same(model: HelperModel, task: Task, answer: str, reference: str) -> bool:
-    """
-    Raises:
-        JudgeError: the model says neither yes nor no.
-    """
+    """Raises JudgeError if the model says neither yes nor no."""
     texts = data(problem=problem_of(task), reference=reference, answer=answer[:_LONGEST_ANSWER])
     answer_text = await model.ask(model.prompts.get("math_compare"), texts)
     word = re.match(r"\W*(yes|no)\b", answer_text, re.IGNORECASE)

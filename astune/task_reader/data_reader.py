@@ -127,11 +127,8 @@ def token_counter(experiment: AstuneConfig) -> Any:
 
 
 def material_of(experiment: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
-    """Read the material of tasks, as `task_reader.data_generation` describes it.
-
-    Raises:
-        TaskReaderError: it cannot be read.
-    """
+    """Read the material of tasks, as `task_reader.data_generation` describes it. Raises TaskReaderError if it cannot be
+    read."""
     config = experiment.task_reader.data_generation
     count = token_counter(experiment)
     if seeds is not None and config.env_url:
@@ -141,11 +138,8 @@ def material_of(experiment: AstuneConfig, documents: Sequence[Path], seeds: Path
 
 
 def worlds_in(path: Path, env_url: str) -> list[Task]:
-    """The tasks of a JSONL file as worlds to explore, at this address.
-
-    Raises:
-        TaskReaderError: one has no environment.
-    """
+    """The tasks of a JSONL file as worlds to explore, at this address. Raises TaskReaderError if one has no
+    environment."""
     tasks = tasks_in(path)
     for task in tasks:
         if task.env_type == NO_ENV:
@@ -168,11 +162,7 @@ def tasks_in(path: Path, base_dir: Path | None = None) -> list[Task]:
 
 
 def examples_in(path: Path, reference_field: str) -> list[Example]:
-    """The tasks of a JSONL file as examples to vary.
-
-    Raises:
-        TaskReaderError: one has no reference answer.
-    """
+    """The tasks of a JSONL file as examples to vary. Raises TaskReaderError if one has no reference answer."""
     return [_example(task, reference_field, path) for task in tasks_in(path)]
 
 

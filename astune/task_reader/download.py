@@ -28,11 +28,8 @@ _CHUNK = 1 << 20
 
 @contextlib.contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder, which is made where it is missing, against other processes that download into it.
-
-    Raises:
-        TaskReaderError: one does, or the folder cannot be written.
-    """
+    """Hold the folder, which is made where it is missing, against other processes that download into it. Raises
+    TaskReaderError if one does, or the folder cannot be written."""
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("w")

@@ -19,11 +19,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def folder_of(dataset: str, root: Path) -> Path:
-    """The folder below `root` that belongs to this data set alone.
-
-    Raises:
-        TaskReaderError: `dataset` is no hub id.
-    """
+    """The folder below `root` that belongs to this data set alone. Raises TaskReaderError if `dataset` is no hub id."""
     if HUB_ID.fullmatch(dataset) is None:
         raise TaskReaderError(f"{dataset!r} is no hub id", hint="a hub id has the form owner/name, as in openai/gsm8k")
     return root / dataset

@@ -53,10 +53,7 @@ class Layout:
     @staticmethod
     def of(title: str, names: Iterable[str], card: str) -> Layout:
         """Derive the layout from the names of all files, with `/` between folders, and the card's text (may be empty).
-
-        Raises:
-            TaskReaderError: no file is one that can be read.
-        """
+        Raises TaskReaderError if no file is one that can be read."""
         data = sorted(name for name in names if _is_data(PurePosixPath(name)))
         if not data:
             raise TaskReaderError(

@@ -16,15 +16,13 @@ BLOCKS = 8
 class TaskOrder:
     """Hands out every task once an epoch.
 
-    The tasks are dealt into eight random blocks once, and an epoch shuffles within each block. So the order differs
-    in every epoch, and still at least seven eighths of all tasks lie between a task and its return: a step that
-    begins in one epoch and ends in the next never holds a task twice.
+    The tasks are dealt into eight random blocks once, and an epoch shuffles within each block. So the order differs in
+    every epoch, and still at least seven eighths of all tasks lie between a task and its return: a step that begins in
+    one epoch and ends in the next never holds a task twice.
 
     With `stratify_by`, a metadata field, the tasks of each of its values are spread evenly over an epoch. With
-    `curriculum`, another one, the blocks go from high values to low ones in place of being random.
-
-    Raises:
-        TaskReaderError: there is no task, or one without that field.
+    `curriculum`, another one, the blocks go from high values to low ones in place of being random. Raises
+    TaskReaderError if there is no task, or one without that field.
     """
 
     def __init__(
@@ -45,11 +43,7 @@ class TaskOrder:
         self._order = self._shuffled()
 
     def take(self, n: int) -> list[Task]:
-        """The next `n` tasks, all different.
-
-        Raises:
-            TaskReaderError: there are too few tasks for that.
-        """
+        """The next `n` tasks, all different. Raises TaskReaderError if there are too few tasks for that."""
         taken: list[Task] = []
         for _ in range(n):
             if self._position == len(self._order):
@@ -76,11 +70,8 @@ class TaskOrder:
         return {"epoch": self._epoch, "position": self._position, "seed": self._seed, "tasks": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken.
-
-        Raises:
-            TaskReaderError: it was taken with other tasks or another seed or field, so that the order is another.
-        """
+        """Continue where `state` was taken. Raises TaskReaderError if it was taken with other tasks or another seed or
+        field, so that the order is another."""
         if (state["seed"], state["tasks"]) != (self._seed, self._fingerprint):
             raise TaskReaderError(
                 "the training tasks, the seed, task_reader.stratify_by or task_reader.curriculum changed since the "

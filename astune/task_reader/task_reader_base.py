@@ -51,10 +51,8 @@ def open_task_reader(
     """The reader that `task_reader.type` names, made with `task_reader.params`.
 
     One without an `__init__` of its own reads them from its `config.params`. `experiment` is the whole configuration,
-    for the reader that makes tasks with its helper model.
-
-    Raises:
-        ConfigError: there is no such reader, or it has no such parameter.
+    for the reader that makes tasks with its helper model. Raises ConfigError if there is no such reader, or it has no
+    such parameter.
     """
     if config.type == "data_generation":
         return TaskReaderDataGeneration(experiment or AstuneConfig(task_reader=config), base_dir=base_dir)

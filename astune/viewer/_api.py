@@ -72,11 +72,8 @@ class Api:
         }
 
     def note(self, name: str, body: bytes) -> dict[str, Any]:
-        """Store a reader's notes on a run, as JSON of `RunNotes`, in its folder.
-
-        Raises:
-            Refusal: it is none of these, or the folder cannot be written.
-        """
+        """Store a reader's notes on a run, as JSON of `RunNotes`, in its folder. Raises Refusal if it is none of these,
+        or the folder cannot be written."""
         run = self.library.run(name)
         try:
             notes = RunNotes.model_validate(read_json(body))

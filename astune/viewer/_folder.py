@@ -37,11 +37,7 @@ class Folder:
         return {run.relative_to(self.root).as_posix(): run for run in found}
 
     def run(self, name: str) -> Path:
-        """The folder of a run.
-
-        Raises:
-            Refusal: there is none of this name, or the name leads out of the folder.
-        """
+        """The folder of a run. Raises Refusal if there is none of this name, or the name leads out of the folder."""
         parts = PurePosixPath(name).parts
         if name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
             raise Refusal(

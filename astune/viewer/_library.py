@@ -38,11 +38,8 @@ class Library:
             return together([run.info() for run in runs], [run.settings() for run in runs])
 
     def run(self, name: str) -> ViewedRun:
-        """A run, which has one name however it is written: `./demo//x` is `demo/x`.
-
-        Raises:
-            Refusal: there is none of this name in the folder.
-        """
+        """A run, which has one name however it is written: `./demo//x` is `demo/x`. Raises Refusal if there is none of
+        this name in the folder."""
         path = self.folder.run(name)
         with self._lock:
             return self._known("" if path == self.folder.root else path.relative_to(self.folder.root).as_posix(), path)

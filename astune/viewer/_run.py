@@ -203,11 +203,7 @@ class ViewedRun:
         return self._columns.of(stamp, lambda: columns_of(self.metrics().lines, only))
 
     def vocabulary(self) -> Vocabulary | None:
-        """Return the vocabulary of its tokens.
-
-        Raises:
-            RunStoreError: the file is damaged.
-        """
+        """Return the vocabulary of its tokens. Raises RunStoreError if the file is damaged."""
         path = self._inside(self._files.vocabulary_path)
         if path is None:
             return None

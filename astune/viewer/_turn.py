@@ -23,11 +23,7 @@ def has_turn(run: Path) -> bool:
 
 
 def turn_page(run: Path) -> Response:
-    """Return the page.
-
-    Raises:
-        Refusal: the run belongs to no turn that came to its end.
-    """
+    """Return the page. Raises Refusal if the run belongs to no turn that came to its end."""
     hint = "`astune flywheel` writes it when a turn is decided"
     if (run / TURN_PAGE).is_symlink():  # to a file of this machine, in a run that came from elsewhere
         raise Refusal(404, "this run's page of a turn is a link", hint=hint)

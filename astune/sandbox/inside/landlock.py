@@ -26,11 +26,7 @@ _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 
 
 
 def version() -> int:
-    """The kernel's version of the interface.
-
-    Raises:
-        OSError: the kernel has no Landlock, or it is not switched on.
-    """
+    """The kernel's version of the interface. Raises OSError if the kernel has no Landlock, or it is not switched on."""
     return libc.syscall("Landlock", _CREATE_RULESET, None, 0, 1)
 
 

@@ -77,11 +77,7 @@ def install(*, processes: bool, threads: bool = False, network: bool = False) ->
 
 
 def filter_program(machine: str, processes: bool, threads: bool = False, network: bool = False) -> bytes:
-    """The filter's instructions as the kernel reads them.
-
-    Raises:
-        OSError: the processor is not known.
-    """
+    """The filter's instructions as the kernel reads them. Raises OSError if the processor is not known."""
     if machine not in _AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"no system call filter for {machine}: it is made for {', '.join(_AUDIT_ARCH)}")
     decided = _decisions(machine, processes, threads, network)
