@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -46,7 +47,7 @@ class _Model(BaseHTTPRequestHandler):
 def model() -> Iterator[str]:
     """The URL of a server on this machine's loopback interface."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/v1"
     server.shutdown()
     server.server_close()
@@ -198,6 +199,17 @@ def test_a_named_file_is_shown_and_its_folder_is_not(model: str, jail: Jail, tmp
     shown = Jail([agent], MEMORY_MB)
     ended = asyncio.run(run_once([sys.executable, agent], {}, variables_of(model, KEY, "m"), jail=shown))
     assert ended.stdout == "False ['agent.py']\n", ended
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no /dev/shm")
+def test_a_file_in_memory_is_shown_as_any_other(model: str, jail: Jail) -> None:
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".py") as agent:
+        agent.write("print('started')")
+        agent.flush()
+        os.chmod(agent.name, 0o644)
+        shown = Jail([agent.name], MEMORY_MB)
+        ended = asyncio.run(run_once([sys.executable, agent.name], {}, variables_of(model, KEY, "m"), jail=shown))
+    assert ended.stdout == "started\n", ended
 
 
 def test_neither_the_environment_nor_descriptors_are_handed_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,8 @@ def _furnish(base: str) -> None:
     os.makedirs(os.path.dirname(base + _ACCOUNTS), exist_ok=True)
     with open(base + _ACCOUNTS, "w") as file:
         file.write(f"sandbox:x:{confine.NOBODY}:{confine.NOBODY}::{confine.SCRATCH}:/bin/sh\n")
-    os.symlink(confine.SCRATCH, f"{base}/dev/shm")
+    if not os.path.exists(f"{base}/dev/shm"):  # a file that is shown may lie there
+        os.symlink(confine.SCRATCH, f"{base}/dev/shm")
 
 
 def _program(spec: dict[str, Any], command: list[str], channel: socket.socket) -> NoReturn:
