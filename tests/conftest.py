@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -13,10 +14,12 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
+import uvicorn.server
 from examples import FAST_TIER, examples
 from hypothesis import settings
 from warm_commands import STAND_IN, keep_environment, start_warm_process
@@ -31,17 +34,30 @@ if TYPE_CHECKING:
 let_openmp_spin_briefly()
 ssl.create_default_context = cache(ssl.create_default_context)  # reading the authorities takes an HTTP client 26 ms
 typer.main.get_command = cache(typer.main.get_command)  # and building the commands takes one of ours 30 ms
+prompt_sleep = lambda seconds: asyncio.sleep(min(seconds, 0.02))  # noqa: E731
+uvicorn.server.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": prompt_sleep})  # a server's end takes 150 ms
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _STATE = tempfile.TemporaryDirectory(prefix="astune-tests-")  # the user's record of processes is not ours
 os.environ["XDG_STATE_HOME"] = _STATE.name
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 2**33
 keep_environment()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "not slow" in str(config.getoption("markexpr")):
         os.environ[FAST_TIER] = "1"
+        _write_into_memory(config)
     settings.register_profile("astune", deadline=None, max_examples=examples(100))  # a busy machine is no defect
     settings.load_profile("astune")
+
+
+def _write_into_memory(config: pytest.Config) -> None:
+    """Keep files of tests in memory where there is room, until they end: a recorded run waits 0.15 s for a disk."""
+    if config.option.basetemp is None and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
+        folder = tempfile.TemporaryDirectory(prefix="astune-tests-", dir=_MEMORY)
+        config.add_cleanup(folder.cleanup)
+        config.option.basetemp = Path(folder.name) / "t"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -399,7 +399,7 @@ def test_a_key_is_looked_for_and_tried(doctor, tmp_path, monkeypatch):
         def log_message(self, format: str, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     (tmp_path / "openai.yaml").write_text(
         f"astune: {{engine: {{type: openai, base_url: 'http://127.0.0.1:{server.server_port}', api_key_env: TRIED}}}}"
     )

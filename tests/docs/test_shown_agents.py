@@ -185,7 +185,7 @@ async def test_the_async_judge_asks_a_server(play, folder):
         def log_message(self, *_: object) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), Scores)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     file = folder / "remote_judge.py"
     file.write_text(file.read_text().replace("127.0.0.1:9000", f"127.0.0.1:{server.server_port}"))
     try:

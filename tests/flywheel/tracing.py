@@ -50,7 +50,7 @@ def collecting() -> Iterator[Collector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     collector.url = f"http://127.0.0.1:{server.server_address[1]}/v1/traces"
     try:
