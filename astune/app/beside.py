@@ -102,11 +102,7 @@ def require_engine(config: AstuneConfig) -> None:
 
 @contextmanager
 def known_as_run(experiment: Path, console: Console) -> Iterator[None]:
-    """Context in which this process is recorded as a run, so that `--kill` finds it.
-
-    Args:
-        experiment: the folder of the experiment's runs.
-    """
+    """Context in which this process is recorded as a run of the folder `experiment`, so that `--kill` finds it."""
     missing = missing_gateway()
     if missing is not None:
         console.say(missing)

@@ -10,11 +10,8 @@ from astune.schema import RunStoreError
 
 
 def export_metrics(run: str, form: TableFormat, out: Path | None) -> int:
-    """Write all lines of a run's metrics into `out`.
-
-    Args:
-        out: None is `metrics.csv` or `metrics.parquet` in the working directory.
-    """
+    """Write all lines of a run's metrics into `out`, by default `metrics.csv` or `metrics.parquet` in the working
+    directory."""
     directory = RunDirectory.open(resolve_run(run, prefer="training"))
     rows = rows_of(directory.metrics())
     if not rows:

@@ -34,11 +34,8 @@ class Commands(typer.Typer):
         self._heading = heading
 
     def command(self, name: str | None = None, *, interrupted: str = "", **settings: Any) -> Any:
-        """Make a command of a function, which does the work and returns the exit status.
-
-        Args:
-            interrupted: what to do after Ctrl-C, as a hint.
-        """
+        """Make a command of a function, which does the work and returns the exit status. `interrupted` is a hint on
+        what to do after Ctrl-C."""
         register = super().command(name, cls=_Command, **{"rich_help_panel": self._heading, **settings})
 
         def made(work: Callable[..., int]) -> Callable[..., int]:

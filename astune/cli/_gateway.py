@@ -31,11 +31,8 @@ _SESSION = "gateway"
 
 
 def serve_model(model: str, port: int, answers: Path | None, overrides: Sequence[str]) -> int:
-    """Answer requests for `model`, or for the best model of a run, until Ctrl-C.
-
-    Args:
-        answers: the file that stores answers, for requests that are repeated after a restart.
-    """
+    """Answer requests for `model`, or for the best model of a run, until Ctrl-C. The file `answers` stores answers, for
+    requests that are repeated after a restart."""
     key = os.environ.get(KEY_VARIABLE) or None
     if answers is not None and key is None:
         raise ConfigError(

@@ -36,11 +36,8 @@ class _Outcome:
 
 
 def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
-    """Print rewards and advantages of the run's episodes as computed now; returns 0 whatever they are.
-
-    Args:
-        trust_code: import code inside of the run's folder without asking.
-    """
+    """Print rewards and advantages of the run's episodes as computed now; returns 0 whatever they are. With
+    `trust_code`, code inside of the run's folder is imported without asking."""
     from astune.algorithm import load_algorithm
     from astune.config.code_of_runs import no_code_of
     from astune.config.saved import load_saved

@@ -19,11 +19,8 @@ _loaded: dict[str, tuple[Path, _Stamp]] = {}
 
 
 def remember(name: str, path: Path, *, before: Collection[str]) -> None:
-    """Record that the file at `path` is now the module `name`, and which neighbouring modules were loaded with it.
-
-    Args:
-        before: names of the modules that were loaded earlier.
-    """
+    """Record that the file at `path` is now the module `name`, and which neighbouring modules were loaded with it;
+    those in `before` were loaded earlier."""
     _loaded[name] = path, _stamp(path)
     for other, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

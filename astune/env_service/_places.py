@@ -129,11 +129,8 @@ class Places:
 
     @asynccontextmanager
     async def ended_by_failure(self, instance: Instance, *, may_raise: bool = False) -> AsyncIterator[None]:
-        """Context in which a failure ends the instance, whose state is then unknown, and becomes a `Refusal`.
-
-        Args:
-            may_raise: whether the environment's exceptions leave it unchanged.
-        """
+        """Context in which a failure ends the instance, whose state is then unknown, and becomes a `Refusal`; with
+        `may_raise`, the environment's exceptions leave it unchanged."""
         try:
             yield
         except (CallFailed, WorkerLost) as failure:

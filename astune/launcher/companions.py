@@ -44,11 +44,7 @@ _NOT_FOUND = 127
 
 
 class Companions:
-    """Started companions; a context that ends them.
-
-    Args:
-        experiment: the folder of the experiment's runs.
-    """
+    """Started companions; a context that ends them. `experiment` is the folder of the experiment's runs."""
 
     def __init__(self, companions: Sequence[Companion], experiment: Path) -> None:
         self._companions = list(companions)

@@ -34,11 +34,8 @@ def missing_gateway(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Send the message about how the run ended; return a warning for each gateway that failed.
-
-    Args:
-        failure: why it failed, if the run has not recorded it.
-    """
+    """Send the message about how the run ended; return a warning for each gateway that failed. `failure` is why it
+    failed, if the run has not recorded it."""
     info = run.info()
     status = _STATUS.get(info.status, "failure")
     message = _message(run, status, info.message or failure)

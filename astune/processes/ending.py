@@ -24,11 +24,8 @@ def wait_or_kill(process: subprocess.Popen[bytes], patience_s: float) -> int:
 
 
 def how_it_ended(status: int | None) -> str:
-    """Format how a process ended: `ended with exit status 3` or `was ended by SIGKILL`.
-
-    Args:
-        status: the exit status, below 0 the negated number of a signal; None if unknown.
-    """
+    """Format how a process ended: `ended with exit status 3` or `was ended by SIGKILL`. `status` is the exit status,
+    below 0 the negated number of a signal; None if unknown."""
     if status is None:
         return "ended"
     if status >= 0:

@@ -20,11 +20,8 @@ _AGAINST_NAMESPACES = {
 
 
 def advice(hints: Iterable[str]) -> str:
-    """Return the command to run first, and the fallback without isolation.
-
-    Args:
-        hints: messages of the failed backends.
-    """
+    """Return the command to run first, and the fallback without isolation; `hints` are messages of the failed
+    backends."""
     line = next(iter([*_of_the_kernel(), *hints, *_of_landlock()]), "use a machine whose kernel you can configure")
     return f"{line}; or run code without isolation: --set sandbox.allow_unsafe=true"
 

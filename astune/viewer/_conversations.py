@@ -20,11 +20,8 @@ _HINT = "`astune serve` keeps conversations in feedback.sqlite3; name another fi
 
 
 class Conversations:
-    """Every method raises Refusal where there is no store or session, and RunStoreError where it cannot be read.
-
-    Args:
-        path: the store, which may be written later; None where none is shown.
-    """
+    """Every method raises Refusal where there is no store or session, and RunStoreError where it cannot be read. The
+    store at `path` may be written later; None where none is shown."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

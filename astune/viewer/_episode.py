@@ -26,11 +26,7 @@ def read_episode(
     vocabulary: Vocabulary | None,
     settings: Settings,
 ) -> dict[str, Any]:
-    """The episode, and those of its group that did not fail.
-
-    Args:
-        settings: the run's own.
-    """
+    """The episode, and those of its group that did not fail; `settings` are the run's own."""
     group = group_of(reader, row)
     reward = episode.reward
     return {

@@ -138,11 +138,8 @@ class Pulse:
         self._watches: dict[str | None, _Watch] = {}
 
     async def listen(self, wanted: Mapping[str | None, Callable[[], Watched]]) -> AsyncIterator[bytes]:
-        """The stream of one client.
-
-        Args:
-            wanted: what is watched, by a run's name, None for the folder; clients of the same run share one watch.
-        """
+        """The stream of one client. What is `wanted` stands by a run's name, None for the folder; clients of the same
+        run share one watch."""
         events: asyncio.Queue[Event | None] = asyncio.Queue(_WAITING)
         watches = {key: self._join(key, make, events) for key, make in wanted.items()}
         try:

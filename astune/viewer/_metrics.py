@@ -34,11 +34,8 @@ class MetricsSoFar:
 
 
 class MetricsFile:
-    """Safe to ask from several threads.
-
-    Args:
-        measurements_only: the other lines are not parsed, which a list of many runs has no time for.
-    """
+    """Safe to ask from several threads. With `measurements_only`, the other lines are not parsed, which a list of many
+    runs has no time for."""
 
     def __init__(self, path: Path, *, measurements_only: bool = False) -> None:
         self._path = path

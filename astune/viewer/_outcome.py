@@ -25,11 +25,7 @@ _LAST_STEPS = 10
 
 
 def outcome_of(reader: EpisodeReader | None, lines: Sequence[MetricsLine]) -> dict[str, Any]:
-    """The outcome as the page reads it.
-
-    Args:
-        reader: None where the run has no episodes that can be read.
-    """
+    """The outcome as the page reads it; `reader` is None where the run has no episodes that can be read."""
     summaries = finished(reader.summaries() if reader is not None else [], lines)
     before, after = before_and_after([each for each in summaries if each.split == "validation"], lines)
     training = [line for line in lines if line.kind == "train"]

@@ -80,11 +80,7 @@ class _Known:
 
 
 class ViewedRun:
-    """Safe to ask from several threads.
-
-    Args:
-        name: what the run is called in the folder.
-    """
+    """Safe to ask from several threads. `name` is what the run is called in the folder."""
 
     def __init__(self, name: str, path: Path, folder: Folder) -> None:
         self.name = name
@@ -159,11 +155,7 @@ class ViewedRun:
         return shown
 
     def problems(self, info: Mapping[str, Any]) -> list[str]:
-        """Describe what is missing or damaged.
-
-        Args:
-            info: result of `info`.
-        """
+        """Describe what is missing or damaged; `info` is the result of `info`."""
         found: list[str] = [*info["problems"]]
         if self._damage:
             found.append(self._damage)

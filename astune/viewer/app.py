@@ -47,11 +47,8 @@ _NOTES_BYTES = 2**16
 def new_app(
     library: Library, conversations: Conversations, pulse: Pulse, *, loopback: bool, token: str | None
 ) -> ASGIApp:
-    """The application; its caller closes `pulse`.
-
-    Args:
-        loopback, token: see `guarded`, which stands around it also where it fails.
-    """
+    """The application; its caller closes `pulse`. For `loopback` and `token` see `guarded`, which stands around it also
+    where it fails."""
     api = Api(library, conversations)
     app = Starlette(
         routes=[

@@ -60,11 +60,8 @@ def _limit_files(memory_mb: int, open_files: int) -> None:
 
 
 def die_first(proc: int) -> None:
-    """Make the kernel kill this process, and its children, before any other when memory runs out.
-
-    Args:
-        proc: a descriptor of /proc.
-    """
+    """Make the kernel kill this process, and its children, before any other when memory runs out; `proc` is a
+    descriptor of /proc."""
     with contextlib.suppress(OSError):  # a kernel without it
         score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc)
         try:

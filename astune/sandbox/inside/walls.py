@@ -42,11 +42,8 @@ class Walls:
                 file.write(text)
 
     def close_in(self, base: str, readable: Iterable[str], *, furnish: Callable[[str], None] = lambda _: None) -> None:
-        """Replace the machine's files by a tree at `base`, which must be an empty folder.
-
-        Args:
-            furnish: adds to the tree at `base`, before it becomes read-only.
-        """
+        """Replace the machine's files by a tree at `base`, which must be an empty folder; `furnish` adds to it before
+        it becomes read-only."""
         self._processes = os.open("/proc/self/ns/pid", os.O_RDONLY)
         libc.unshare(libc.CLONE_NEWNS | libc.CLONE_NEWNET | libc.CLONE_NEWIPC | libc.CLONE_NEWUTS)
         libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
