@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -174,8 +175,11 @@ for _ in range(3000):
 """
 
 
-def test_what_a_program_leaves_in_its_folder_decides_nothing(renderer: Renderer, tmp_path: Path) -> None:
+def test_what_a_program_leaves_in_its_folder_decides_nothing(
+    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """3,000 folders within each other were a RecursionError of the cleanup, and so a failed attempt."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # in memory, where folders are removed in no time
     agent = written(tmp_path / "agent.py", ASKS_ONCE.replace("flush=True)", "os.getcwd(), flush=True)") + NESTS)
     episode = play(renderer, [sys.executable, agent])
     assert episode.error is None
