@@ -32,6 +32,7 @@ from astune.gateway.server import gateway
 from astune.renderers import Renderer
 from astune.schema import Message, SamplingParams
 from astune.workflow import AgentModel, EpisodeModel
+from astune.workflow.agent_model import Answering
 from benchmarks.gateway_clients import QUESTION, TURNS
 from benchmarks.report import ROOT, describe, machine, markdown_table, write_results
 
@@ -96,7 +97,7 @@ def new_agent(engine: InferenceEngine, renderer: Renderer, *, temperature: float
     limits = {"max_model_len": 4096, "max_response_length_in_one_turn": 256, "call_timeout_s": 60}
     config = changed(AstuneConfig(), model={"path": "m"}, rollout=limits)
     model = EpisodeModel(engine, renderer, config, session="bench", seed=1, temperature=temperature)
-    return AgentModel(model, agent="a", trainable=True, empty_on_overflow=False)
+    return AgentModel(model, agent="a", empty_on_overflow=False, answering=lambda _: Answering("", True))
 
 
 async def run_clients(plan: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from astune.gateway.rate_limit import RateLimit
 from astune.gateway.server import GatewayServer
 from astune.schema import ConfigError, RunStoreError, TaskReaderError
 from astune.workflow import AgentModel, EpisodeModel
-from astune.workflow.agent_model import DEFAULT_AGENT
+from astune.workflow.agent_model import DEFAULT_AGENT, Answering
 
 _RENEWED_AFTER = 1_000
 """Calls after which a model's cached conversations are discarded; ongoing ones are then re-read from their start."""
@@ -230,9 +230,8 @@ def agent_of(opened: OpenModel, session: str) -> AgentModel:
     return AgentModel(
         model,
         agent=DEFAULT_AGENT,
-        trainable=True,
         empty_on_overflow=False,
-        policy_of=lambda name: _policy_named(opened.config, name),
+        answering=lambda name: Answering(_policy_named(config, name), trainable=True),
     )
 
 

@@ -42,6 +42,14 @@ class OpenAIAddress(NamedTuple):
     api_key: str
 
 
+class Answering(NamedTuple):
+    """A policy that answers for an agent, and whether its tokens are trained; or an endpoint in the policy's place."""
+
+    policy: str
+    trainable: bool
+    outside: OutsideModel | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
     """An answer with its token-level details.
@@ -78,24 +86,17 @@ class AgentModel(ChatModel):
         model: EpisodeModel,
         *,
         agent: str,
-        trainable: bool,
         empty_on_overflow: bool,
-        policy: str = "",
-        outside: OutsideModel | None = None,
-        policy_of: Callable[[str], str] | None = None,
+        answering: Callable[[str], Answering],
     ) -> None:
         """
         Args:
-            outside: a model behind an endpoint that answers in place of a policy.
-            policy_of: finds the policy of a request of the gateway by its `model`; None where `policy` answers all.
+            answering: says what answers a request that names a `model`; it names "" where it does not come by HTTP.
         """
         self.model_name = model.config.model.path
         self._model = model
         self._agent = agent
-        self.trainable = trainable
-        self.policy = policy
-        self.outside = outside
-        self._policy_of = policy_of
+        self._answering = answering
         self._disable_tools = model.config.rollout.agentscope_disable_toolcalls
         self._empty_on_overflow = empty_on_overflow
 
@@ -251,14 +252,15 @@ class AgentModel(ChatModel):
     async def sample(self, request: ChatRequest, live: LiveAnswer | None) -> Sampled:
         """Answer a request of the gateway, which comes on the gateway's event loop."""
         await self._model.require_free_loop()
-        if request.logprobs and self.outside is not None:
+        asked = self._asked(
+            request.messages, request.tools, request.response_format, request.tool_choice, request.stop, request.model
+        )
+        if request.logprobs and asked.outside is not None:
             raise WorkflowError(
-                f"log-probabilities are not known of {self.outside.base_url}, which answers for {self._agent}",
+                f"log-probabilities are not known of {asked.outside.base_url}, which answers for {self._agent}",
                 hint="ask without logprobs",
             )
-        asked = self._asked(request.messages, request.tools, request.response_format, request.tool_choice, request.stop)
-        policy = self.policy if self._policy_of is None else self._policy_of(request.model)
-        answer = await self._model.call(replace(asked, policy=policy, max_tokens=request.longest_answer, live=live))
+        answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))
         completion = answer.completion
         if completion is None:
             raise WorkflowError("the model sampled nothing", hint="this is a defect of astune")
@@ -286,6 +288,7 @@ class AgentModel(ChatModel):
         response_format: ResponseFormat | None,
         tool_choice: ToolChoice | None,
         stop: str | Sequence[str] | None = None,
+        name: str = "",
     ) -> ModelCall:
         known = () if self._disable_tools else checked(tools or ())
         offered = () if tool_choice == "none" else known
@@ -296,16 +299,17 @@ class AgentModel(ChatModel):
                 "the model was called with a response_format and a tool_choice that forces a call",
                 hint="ask for one of them: a call's form follows from its tool's parameters",
             )
+        policy, trainable, outside = self._answering(name)
         return ModelCall(
             messages,
             offered,
             self._agent,
-            self.trainable,
+            trainable,
             grammar,
             must_call,
-            policy=self.policy,
+            policy=policy,
             stop=_texts(stop),
-            outside=self.outside,
+            outside=outside,
         )
 
 

@@ -30,7 +30,7 @@ from astune.schema import (
     imported,
     start_in_thread,
 )
-from astune.workflow.agent_model import DEFAULT_AGENT, AgentModel, OpenAIAddress
+from astune.workflow.agent_model import DEFAULT_AGENT, AgentModel, Answering, OpenAIAddress
 from astune.workflow.agentscope_guest import arrange_agentscope
 from astune.workflow.env_turn import action_of, answers_of
 from astune.workflow.episode_model import EpisodeModel
@@ -80,13 +80,11 @@ class AstuneProxy(AgentModel):
         self._config = model.config
         self._trainable_targets = trainable_targets
         self._fallbacks: dict[str, str | OutsideModel] = {}
-        policy, trainable, _ = self._answering(DEFAULT_AGENT, DEFAULT_AGENT)
         super().__init__(
             model,
             agent=DEFAULT_AGENT,
-            trainable=trainable,
-            policy=policy,
             empty_on_overflow=empty_on_overflow,
+            answering=lambda _: self._who_answers(DEFAULT_AGENT),
         )
         self.task = task
         """The episode's task."""
@@ -108,7 +106,6 @@ class AstuneProxy(AgentModel):
         self.turns_exhausted = False
         self._environment = environment
         self._targets = {DEFAULT_AGENT: DEFAULT_AGENT}
-        self._models: dict[str, list[AgentModel]] = {DEFAULT_AGENT: [self]}
         self._on_wait = on_wait
         self._failure: AstuneError | None = None
         self._judge_inputs: dict[str, Any] = {}
@@ -172,17 +169,12 @@ class AstuneProxy(AgentModel):
         if fallback_model is not None:
             self._fallbacks[agent_name] = self._fallback(agent_name, fallback_model)
         self._targets[agent_name] = tag
-        policy, trainable, outside = self._answering(agent_name, tag)
-        model = AgentModel(
+        return AgentModel(
             self._model,
             agent=agent_name,
-            trainable=trainable,
-            policy=policy,
-            outside=outside,
             empty_on_overflow=self._empty_on_overflow,
+            answering=lambda _: self._who_answers(agent_name),
         )
-        self._models.setdefault(agent_name, []).append(model)
-        return model
 
     def tag(self, agent_name: str, target_tag: str) -> None:
         """Assign an agent's target tag, for instance its role in a game, at any time before it speaks.
@@ -196,8 +188,6 @@ class AstuneProxy(AgentModel):
                 hint="tag agents before they call the model for the first time",
             )
         self._targets[agent_name] = target_tag
-        for model in self._models.get(agent_name, ()):
-            model.policy, model.trainable, model.outside = self._answering(agent_name, target_tag)
 
     def _fallback(self, agent: str, given: str | Mapping[str, Any]) -> str | OutsideModel:
         """The policy of that name, or else the model behind that endpoint."""
@@ -208,18 +198,17 @@ class AstuneProxy(AgentModel):
             )
         return given if isinstance(given, str) and given in self._config.models else OutsideModel.of(given)
 
-    def _answering(self, agent: str, tag: str) -> tuple[str, bool, OutsideModel | None]:
-        """The policy that answers for an agent, whether what it writes is trained, and the endpoint that answers in
-        place of the policy."""
+    def _who_answers(self, agent: str) -> Answering:
+        tag = self._targets[agent]
         trained = self._trainable_targets is None or tag in self._trainable_targets
         if not trained and (fallback := self._fallbacks.get(agent)) is not None:
             if isinstance(fallback, OutsideModel):
-                return "", False, fallback
-            return fallback if self._config.models[fallback].has_weights else "", False, None
+                return Answering("", False, fallback)
+            return Answering(fallback if self._config.models[fallback].has_weights else "", False)
         policy = self._config.policy_of(tag)
         if self._past is not None and self._past.plays(policy, tag):
-            return self._past.adapter, False, None
-        return policy, trained and self._config.is_trained(policy), None
+            return Answering(self._past.adapter, False)
+        return Answering(policy, trained and self._config.is_trained(policy))
 
     def as_oai_baseurl_apikey(self, agent_name: str = DEFAULT_AGENT, target_tag: str | None = None) -> OpenAIAddress:
         """An address and a key of OpenAI's API for one agent in any language, on this machine.

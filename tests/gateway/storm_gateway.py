@@ -32,6 +32,7 @@ from astune.gateway.server import GatewayServer
 from astune.renderers import load_renderer
 from astune.schema import Completion, Episode, SamplingParams
 from astune.workflow import AgentModel, EpisodeModel
+from astune.workflow.agent_model import Answering
 from astune.workflow.workers import workers_workflow
 
 LEASE_S = 3.0
@@ -85,7 +86,7 @@ async def serve(renderer: Any, folder: Path, port: int, keys: list[str]) -> None
         limits = {"max_model_len": CONTEXT, "max_response_length_in_one_turn": 256, "call_timeout_s": 60}
         config = changed(AstuneConfig(), model={"path": "m"}, rollout=limits)
         model = EpisodeModel(engine, renderer, config, session=key, seed=1, temperature=1.0)
-        agent = AgentModel(model, agent="a", trainable=True, empty_on_overflow=False)
+        agent = AgentModel(model, agent="a", empty_on_overflow=False, answering=lambda _: Answering("", True))
         agent.served_at(server, key)
     server.serve()
     await asyncio.Event().wait()
