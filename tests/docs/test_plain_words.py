@@ -35,18 +35,18 @@ NAMES = re.compile(
 """Words of names; keys on disk and on a wire are strings, and keep their spelling."""
 
 
-def sources(room: str) -> Iterator[tuple[Path, ast.Module, str]]:
+def sources(room: str) -> Iterator[tuple[Path, list[ast.AST], str]]:
     for path in sorted((ROOT / room).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        yield path, ast.parse(source), source
+        yield path, list(ast.walk(ast.parse(source))), source
 
 
-def texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+def texts(nodes: list[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     """Line, text, and whether it is a docstring, of every string of a module."""
-    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]  # pyright: ignore[reportAttributeAccessIssue]
+    bodies = [node.body for node in nodes if isinstance(getattr(node, "body", None), list)]  # pyright: ignore[reportAttributeAccessIssue]
     expressions = [each for body in bodies for each in body if isinstance(each, ast.Expr)]
     docstrings = {id(each.value) for each in expressions if isinstance(each.value, ast.Constant)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, " ".join(node.value.split()), id(node) in docstrings
 
@@ -54,26 +54,26 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
 @pytest.mark.parametrize("room", [*ROOMS, *BESIDE])
 def test_names_docstrings_messages_comments_and_asserts_of_a_room_are_plain(room: str) -> None:
     found: list[str] = []
-    for path, tree, source in sources(room):
-        for line, fault in [*faults(tree, prompts=room in BESIDE), *comments(source), *names(tree)]:
+    for path, nodes, source in sources(room):
+        for line, fault in [*faults(nodes, prompts=room in BESIDE), *comments(source), *names(nodes)]:
             found.append(f"{path.relative_to(ROOT)}:{line}: {fault}")
     assert not found, "\n".join(found)
 
 
-def faults(tree: ast.Module, *, prompts: bool) -> Iterator[tuple[int, str]]:
+def faults(nodes: list[ast.AST], *, prompts: bool) -> Iterator[tuple[int, str]]:
     """Line and fault of each text that is not plain or says a thing twice, and of each assert that narrows nothing.
 
     Args:
         prompts: only docstrings are read, since other strings may be words for a model.
     """
-    for line, text, is_docstring in texts(tree):
+    for line, text, is_docstring in texts(nodes):
         if prompts and not is_docstring:
             continue
         if (is_docstring and STARTS.match(text)) or (" " in text and DIALECT.search(text)):  # a word alone is data
             yield line, f"not plain: {text[:100]}"
         if is_docstring and _twice(re.split(r"(?<=[.:;]) ", text)):
             yield line, f"says it twice: {text[:100]}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assert) and not ast.unparse(node.test).startswith("isinstance("):
             yield node.lineno, f"asserts more than a type: {ast.unparse(node.test)}"
 
@@ -87,9 +87,9 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], f"not plain: {token.string}"
 
 
-def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and fault of each name that is not plain: of functions, classes, arguments, variables and attributes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         for key in ("name", "asname", "arg", "id", "attr"):
             if isinstance(name := getattr(node, key, None), str) and not is_plain(name):
                 yield getattr(node, "lineno", 0), f"not a plain name: {name}"
