@@ -56,15 +56,13 @@ def made_ready(
     experiment: Path | None = None,
 ) -> Iterator[Ready]:
     """Load the user's parts and start the companions, in the order that shows mistakes soonest; end them afterwards.
+    Raises ConfigError if the engine's URLs, its key or its model are missing; nothing was started.
 
     Args:
         load: builds the user's parts; called before anything slow starts, unless tasks may come from a companion.
         takes_weights: whether a server started here receives weight updates.
         few_episodes: whether it serves only a few episodes.
         experiment: the folder of the experiment's runs, if it is not the configuration's.
-
-    Raises:
-        ConfigError: the engine's URLs, its key or its model are missing; nothing was started.
     """
     experiment = experiment or config.record_dir.resolve() / config.experiment_name
     with Interrupts() as interrupts:

@@ -83,14 +83,12 @@ def measure(
     observed: Callable[[int], AbstractContextManager[RolloutObserver]] = lambda _: nullcontext(NullObserver()),
     tasks: Sequence[Task] | None = None,
 ) -> Evaluation:
-    """Run every validation task of the experiment with its model.
+    """Run every validation task of the experiment with its model. Raises AstuneError if something that the experiment
+    needs is missing.
 
     Args:
         tasks: tasks to measure instead of the experiment's validation tasks, which are then not read.
         observed: receives the number of episodes, and returns a context whose value observes each of them.
-
-    Raises:
-        AstuneError: something that the experiment needs is missing.
     """
     from astune.backbone.local import evaluate
     from astune.backbone.parts import load_parts

@@ -47,15 +47,12 @@ class Experiment:
         *,
         appworld: bool = False,
     ) -> Experiment:
-        """Create the experiment of a new run.
+        """Create the experiment of a new run. Raises ConfigError with every error of the configuration.
 
         Args:
             overrides: `a.b=value` strings of the command line.
             values: Python values by key; a section's value is a mapping. A class may replace its reference.
             appworld: use AppWorld's tasks if the experiment names none.
-
-        Raises:
-            ConfigError: with every error of the configuration.
         """
         forget_changed()
         tasks = APPWORLD_TASKS if appworld else None
@@ -124,13 +121,11 @@ class Experiment:
         return self.config.record_dir.resolve() / self.config.experiment_name
 
     def load_parts(self, console: Console, *, with_tasks: bool = True) -> UserParts:
-        """Load the user's parts and check them against the backbone's capabilities.
+        """Load the user's parts and check them against the backbone's capabilities. Raises AstuneError if a part is
+        invalid; several errors are reported together.
 
         Args:
             with_tasks: False skips the tasks, which may come from a companion.
-
-        Raises:
-            AstuneError: a part is invalid; several errors are reported together.
         """
         from astune.backbone.parts import load_parts
         from astune.trackers import load_trackers

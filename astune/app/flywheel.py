@@ -40,13 +40,10 @@ class Outcome:
 
 
 class Flywheel:
-    """The flywheel of one experiment.
+    """The flywheel of one experiment. Raises ConfigError if the experiment is invalid.
 
     Args:
         say: receives progress messages, one line each.
-
-    Raises:
-        ConfigError: the experiment is invalid.
     """
 
     def __init__(self, conf: Path, overrides: Sequence[str], console: Console, say: Callable[[str], None]) -> None:

@@ -32,13 +32,11 @@ _THREAD = "astune-flywheel"
 
 
 def expanded(experiment: Experiment, turn: Turn, excluded: Collection[str]) -> dict[str, Any]:
-    """Create tasks from failures that users corrected, where `flywheel.expand` asks for them: `expanded.jsonl`.
+    """Create tasks from failures that users corrected, where `flywheel.expand` asks for them: `expanded.jsonl`. Raises
+    HelperModelError if the helper model does not answer; the same command continues there.
 
     Args:
         excluded: queries, made `plain`, that no training task may have.
-
-    Raises:
-        HelperModelError: the helper model does not answer; the same command continues there.
     """
     config, out = experiment.config, turn.folder / EXPANDED
     seeds = _seeds(experiment, turn)

@@ -27,12 +27,10 @@ def check_numerics(
     tasks: int,
 ) -> NumericsReport:
     """Roll out `steps` steps of `tasks` tasks each and measure the difference of engine and trainer; leaves no files.
+    Raises AstuneError if something that the experiment needs is missing, or it could not be trained.
 
     Args:
         observed: context entered when everything is ready; its value is the observer.
-
-    Raises:
-        AstuneError: something that the experiment needs is missing, or it could not be trained.
     """
     from astune.backbone import local
     from astune.backbone.parts import load_parts

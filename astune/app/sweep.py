@@ -92,15 +92,13 @@ class Trial:
 
 
 def trials_of(conf: Path, over: Sequence[str], seeds: int, overrides: Sequence[str]) -> list[Trial]:
-    """Return every trial with its progress so far.
+    """Return every trial with its progress so far. Raises ConfigError if a key or value is wrong, or names nothing to
+    sweep over, or two trials would be the same run.
 
     Args:
         over: `KEY=VALUE,VALUE` texts; each key is swept over its values, several keys over all combinations.
         seeds: trials of each combination; their seeds count up from the experiment's own.
         overrides: `KEY=VALUE` texts for all trials.
-
-    Raises:
-        ConfigError: a key or value is wrong, or names nothing to sweep over, or two trials would be the same run.
     """
     swept = [_swept(text) for text in over]
     keys = [key for key, _ in swept]

@@ -23,13 +23,10 @@ from astune.schema import Episode, Task, visible
 
 
 def debug_episodes(job: Job, console: Console, *, with_viewer: bool = False) -> None:
-    """Run the episodes and print them.
+    """Run the episodes and print them. Raises AstuneError if every one of them ended in an error.
 
     Args:
         with_viewer: end with the log viewer on the first episode, also where every episode failed.
-
-    Raises:
-        AstuneError: every one of them ended in an error.
     """
     narrator = Narrator(console)
     with ExitStack() as in_the_end, job.recorded as run, shown_tracebacks(console):

@@ -14,7 +14,8 @@ from astune.schema import ConfigError
 def require_accepted(
     called: Callable[..., Any], params: Mapping[str, Any], *, key: str, positional: int, keys: Mapping[str, str] = {}
 ) -> None:
-    """Refuse keyword arguments that `called` does not accept, and report required ones that are missing.
+    """Refuse keyword arguments that `called` does not accept, and report required ones that are missing. Raises
+    ConfigError if one is unknown, or one is missing.
 
     Args:
         called: the class or function.
@@ -22,9 +23,6 @@ def require_accepted(
         key: the configuration key that holds them, such as `rollout.params`.
         positional: how many arguments go before them.
         keys: the configuration key of each argument that is not under `key`.
-
-    Raises:
-        ConfigError: one is unknown, or one is missing.
     """
     signature, name = inspect.signature(called), getattr(called, "__name__", repr(called))
     taken = list(signature.parameters.values())[positional:]

@@ -61,15 +61,13 @@ def located(reference: str, base_dir: Path | None) -> str:
 
 def import_class(reference: str, *, key: str, base: type[T], base_dir: Path | None = None) -> type[T]:
     """Import the class behind `reference` and check that it derives from `base` and defines its abstract methods.
+    Raises ConfigError if the reference is malformed, does not import, or names something else.
 
     Args:
         reference: `module->Class` or `path/file.py->Class`; looked up in the working directory, then in `base_dir`.
         key: configuration key of the reference, for the error.
         base: what the class must derive from.
         base_dir: the configuration's folder.
-
-    Raises:
-        ConfigError: the reference is malformed, does not import, or names something else.
     """
     named = _parsed(reference, key, base, base_dir)
     return _class_of(_load(named), named)

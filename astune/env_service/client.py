@@ -76,16 +76,14 @@ class EnvServiceClient:
         joined: bool = False,
         may_be_gone: bool = False,
     ) -> Answer:
-        """Return the response of `endpoint`.
+        """Return the response of `endpoint`. Raises EnvError if it was refused, or could not be made within `timeout_s`
+        seconds.
 
         Args:
             what: name of the call in errors.
             repeatable: False if a call whose response was lost must not be repeated.
             joined: whether the service lets a repetition wait for the call that it repeats.
             may_be_gone: whether a missing instance is not an error; the response is then empty.
-
-        Raises:
-            EnvError: it was refused, or could not be made within `timeout_s` seconds.
         """
         what = f"{what} at {self._url}/{endpoint}"
         body = request.to_json()

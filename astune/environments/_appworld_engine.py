@@ -110,13 +110,11 @@ def specification(task_id: str) -> dict[str, Any]:
 
 @cache
 def prepare() -> Path:
-    """Build the apps, once a process, which takes seconds: a world then takes a fraction of one.
+    """Build the apps, once a process, which takes seconds: a world then takes a fraction of one. Raises EnvError if
+    AppWorld is not installed here, or does not start.
 
     Returns:
         Settings of the shell that runs the code, read by worlds; a server removes them with its temporary files.
-
-    Raises:
-        EnvError: AppWorld is not installed here, or does not start.
     """
     require_package()
     data = data_folder()

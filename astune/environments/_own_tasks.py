@@ -13,13 +13,10 @@ _ID = re.compile(rf"({'|'.join(SPLITS)})-(\d+)")
 
 
 def task_ids(split: str, *, environment: str) -> list[str]:
-    """Return the ids of a split's tasks.
+    """Return the ids of a split's tasks. Raises EnvError if there is no such split.
 
     Args:
         environment: its name, for the error.
-
-    Raises:
-        EnvError: there is no such split.
     """
     if split not in SPLITS:
         raise EnvError(f"{environment} has no split {split!r}", hint=f"use {' or '.join(SPLITS)}")

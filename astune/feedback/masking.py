@@ -20,13 +20,11 @@ base64."""
 
 
 class Masker:
-    """Replaces what its patterns find by `[email]`, `[key]`, `[phone]` and so on.
+    """Replaces what its patterns find by `[email]`, `[key]`, `[phone]` and so on. Raises ConfigError if one is no
+    regular expression.
 
     Args:
         more: patterns of the user's own by name; one of a known name replaces that, and an empty one switches it off.
-
-    Raises:
-        ConfigError: one is no regular expression.
     """
 
     def __init__(self, more: Mapping[str, str] | None = None) -> None:

@@ -70,13 +70,10 @@ class Opinion:
 
 
 class FeedbackStore:
-    """A file, which several threads and processes may use.
+    """A file, which several threads and processes may use. Raises RunStoreError if it cannot be opened.
 
     Args:
         masker: its own patterns are kept in the file, and hold for all that is written into it from then on.
-
-    Raises:
-        RunStoreError: it cannot be opened.
     """
 
     def __init__(self, path: Path, masker: Masker | None = None) -> None:

@@ -29,13 +29,10 @@ class Promotion:
 
 
 class History:
-    """The promotions in a flywheel's folder.
+    """The promotions in a flywheel's folder. Raises RunStoreError if the file is there and cannot be read.
 
     Args:
         first: the model before any promotion, the experiment's own.
-
-    Raises:
-        RunStoreError: the file is there and cannot be read.
     """
 
     def __init__(self, folder: Path, first: str) -> None:

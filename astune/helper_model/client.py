@@ -76,14 +76,11 @@ def metered() -> Iterator[Usage]:
 
 
 class HelperModel:
-    """Answers questions, several at once.
+    """Answers questions, several at once. Raises ConfigError if `settings` name no endpoint, or one that cannot be.
 
     Args:
         settings: where it is, and its limits.
         section: the part of the configuration that holds the settings, for errors.
-
-    Raises:
-        ConfigError: `settings` name no endpoint, or one that cannot be.
     """
 
     def __init__(self, settings: HelperModelConfig, *, section: str = "helper_model") -> None:

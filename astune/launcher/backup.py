@@ -40,7 +40,8 @@ _MANIFEST = "manifest.json"
 def back_up(
     folder: Path, *, config_path: Path | None, resolved: str, classes: Sequence[type], command: Sequence[str]
 ) -> Path:
-    """Write the backup of this start below `folder`, a run's `backup/`.
+    """Write the backup of this start below `folder`, a run's `backup/`. Raises RunStoreError if it could not be
+    written.
 
     Args:
         config_path: the user's YAML file; None if there was none.
@@ -50,9 +51,6 @@ def back_up(
 
     Returns:
         the folder that was written.
-
-    Raises:
-        RunStoreError: it could not be written.
     """
     now = datetime.datetime.now()
     target = folder if not (folder / _MANIFEST).exists() else folder / f"resumed_{now:%Y_%m_%d_%H_%M_%S}"

@@ -70,13 +70,11 @@ class Companion:
 
 
 def companions_of(flags: CompanionFlags, config: AstuneConfig, record_dir: Path | None = None) -> list[Companion]:
-    """Return the companions that the flags request, in start order.
+    """Return the companions that the flags request, in start order. Raises ConfigError if a flag is malformed, has an
+    unknown name, or a requirement is missing.
 
     Args:
         record_dir: root folder of runs; by default `config.record_dir`.
-
-    Raises:
-        ConfigError: a flag is malformed, has an unknown name, or a requirement is missing.
     """
     found: dict[str, Companion] = {}
     for companion in [

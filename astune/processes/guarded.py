@@ -51,7 +51,8 @@ def guarded(
 
 
 class GuardedProcess:
-    """A running command with its descendants; `close` it, or let this process end.
+    """A running command with its descendants; `close` it, or let this process end. Raises CompanionError if no process
+    could be started.
 
     Args:
         name: name for records and errors.
@@ -59,9 +60,6 @@ class GuardedProcess:
         log: the file that its output is appended to.
         environment: replaces this process's own.
         run: its run, for the record.
-
-    Raises:
-        CompanionError: no process could be started.
     """
 
     def __init__(

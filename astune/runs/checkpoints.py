@@ -99,16 +99,14 @@ class CheckpointStore:
         needs_bytes: int | None = None,
         unrated: Collection[int] = (),
     ) -> Checkpoint:
-        """Write a checkpoint of `step` and tidy up the older ones.
+        """Write a checkpoint of `step` and tidy up the older ones. Raises RunStoreError if there is not enough space,
+        or writing failed; earlier checkpoints are untouched.
 
         Args:
             model: writes the model into the folder that it is given.
             state: likewise, everything else that resuming needs; None for a checkpoint of the model alone.
             needs_bytes: space that must be free; by default that of the largest checkpoint of this kind so far.
             unrated: steps that are still to be measured; their models are kept.
-
-        Raises:
-            RunStoreError: there is not enough space, or writing failed; earlier checkpoints are untouched.
         """
         newest = self.list()[-1:]
         if newest and newest[0].step > step:
@@ -165,13 +163,11 @@ class CheckpointStore:
         return None
 
     def resume_point(self, tell: Callable[[str], object]) -> Checkpoint | None:
-        """Return the newest undamaged checkpoint to resume from; newer damaged ones are moved aside.
+        """Return the newest undamaged checkpoint to resume from; newer damaged ones are moved aside. Raises
+        RunStoreError if there are only damaged ones.
 
         Args:
             tell: receives a line about each damaged one.
-
-        Raises:
-            RunStoreError: there are only damaged ones.
         """
         damaged: dict[Path, RunStoreError] = {}
         for entry in reversed(self._entries()):

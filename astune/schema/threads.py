@@ -86,14 +86,12 @@ def run_alone(work: Coroutine[Any, Any, T], *, name: str) -> T:
 
 
 async def call_user_code(function: Callable[..., Any], *args: Any, name: str, calls_back: bool = False) -> Any:
-    """Call a user's function, coroutine or ordinary; the latter does not block the event loop.
+    """Call a user's function, coroutine or ordinary; the latter does not block the event loop. Raises UserCodeExit if
+    it raised SystemExit, StopIteration or the like.
 
     Args:
         calls_back: whether it waits for the event loop, as an ordinary function that calls the model does; it then
             needs its own thread even if everything else is `stepped`.
-
-    Raises:
-        UserCodeExit: it raised SystemExit, StopIteration or the like.
     """
 
     def called() -> Any:

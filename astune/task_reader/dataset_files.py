@@ -83,15 +83,13 @@ class HubFiles(DatasetFiles):
 
 
 def open_dataset(path: str, places: Sequence[Path], tell: Tell) -> DatasetFiles:
-    """Find the data set that `task_reader.huggingface.dataset_path` names.
+    """Find the data set that `task_reader.huggingface.dataset_path` names. Raises TaskReaderError if it is neither
+    there as a path nor on the hub, or has no file that can be read.
 
     Args:
         path: as the configuration has it: a path or a hub id.
         places: where it would be as a path.
         tell: receives progress messages.
-
-    Raises:
-        TaskReaderError: it is neither there as a path nor on the hub, or has no file that can be read.
     """
     for place in places:
         if place.is_dir():

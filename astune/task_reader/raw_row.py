@@ -14,16 +14,13 @@ from astune.schema import Task, TaskReaderError, content_id
 
 
 def task_of_raw_row(row: dict[str, Any], *, where: str, query_field: str | None, key: str) -> Task:
-    """The row as a task.
+    """The row as a task. Raises TaskReaderError if that field is missing, empty or no text.
 
     Args:
         row: its fields.
         where: the row's place, for the error.
         query_field: the field that holds the query; None takes the whole row, as JSON.
         key: the configuration key that names this field, for the error.
-
-    Raises:
-        TaskReaderError: that field is missing, empty or no text.
     """
     if query_field is None:
         return Task(task_id=content_id(row), main_query=json.dumps(row, ensure_ascii=False, default=str), metadata=row)

@@ -34,13 +34,11 @@ class NamedTracker:
 
 
 def load_trackers(config: AstuneConfig, base_dir: Path | None = None) -> tuple[NamedTracker, ...]:
-    """The trackers of `trackers`, in its order; their libraries are looked for, and not yet imported.
+    """The trackers of `trackers`, in its order; their libraries are looked for, and not yet imported. Raises
+    ConfigError if one is unknown, is not installed, does not import, or has no such parameter.
 
     Args:
         base_dir: the folder of the YAML file, for `path/file.py->Class`.
-
-    Raises:
-        ConfigError: one is unknown, is not installed, does not import, or has no such parameter.
     """
     return tuple(
         NamedTracker(tracker.type, _load(tracker, f"trackers[{number}]", base_dir))

@@ -25,13 +25,10 @@ def read_tokens(
     vocabulary: Vocabulary | None,
     trainer_logprobs: Floats | None,
 ) -> dict[str, Any]:
-    """All tokens of timeline `number`.
+    """All tokens of timeline `number`. Raises Refusal if there is no such timeline.
 
     Args:
         trainer_logprobs: [n_sampled] of the whole episode, as the store has them.
-
-    Raises:
-        Refusal: there is no such timeline.
     """
     n_timelines = len(episode.forest.leaves())
     if number >= n_timelines:
