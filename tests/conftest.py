@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _write_into_memory(config: pytest.Config) -> None:
     """Keep files of tests in memory where there is room, until they end: a recorded run waits 0.15 s for a disk."""
     if config.option.basetemp is None and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
-        folder = tempfile.TemporaryDirectory(prefix="astune-tests-", dir=_MEMORY)
+        folder = tempfile.TemporaryDirectory(prefix="astune-tests-", dir=_MEMORY, ignore_cleanup_errors=True)
         config.add_cleanup(folder.cleanup)
         config.option.basetemp = Path(folder.name) / "t"
 
