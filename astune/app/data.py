@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 from astune.app.console import Console
-from astune.app.data_report import report_html
 from astune.app.evaluation import measure
 from astune.app.experiment import Experiment
+from astune.app.html_page import page, table
 from astune.config import AstuneConfig
 from astune.config.output_file import require_output, write_whole
 from astune.config.strict import changed
 from astune.data_generator import (
+    ANSWER,
+    Draft,
     Made,
     Material,
     OnProgress,
@@ -28,6 +32,8 @@ from astune.launcher.companion import CompanionFlags
 from astune.rollout import RolloutObserver
 from astune.schema import Task, TaskReaderError
 from astune.task_reader.data_reader import SUCCESS_RATE, material_of
+
+_SHOWN = 20
 
 
 def read(config: AstuneConfig, documents: Sequence[Path], seeds: Path | None) -> Material:
@@ -51,7 +57,7 @@ async def make(config: AstuneConfig, material: Material, out: Path, on_progress:
     made = await make_tasks(config.task_reader.data_generation, material, model, config.sandbox, on_progress)
     write_tasks(out, made.training)
     write_tasks(held_out_beside(out), made.held_out)
-    write_whole(report_beside(out), report_html(made, out.name))
+    write_whole(report_beside(out), _report_html(made, out.name))
     return made
 
 
@@ -82,3 +88,52 @@ def with_difficulty(
         for task in tasks
         if task.task_id in rates
     ]
+
+
+def _report_html(made: Made, name: str) -> str:
+    """Counts, rejected tasks with reasons, and examples, on a page that opens from disk and loads nothing."""
+    return page(name, "".join(_parts(made, name)))
+
+
+def _parts(made: Made, name: str) -> Iterable[str]:
+    total = len(made.training) + len(made.held_out)
+    yield f"<h1>{escape(name)}</h1>"
+    split = f"{len(made.training):,} training tasks, {len(made.held_out):,} validation tasks"
+    yield f"<p>{total:,} tasks of {made.wanted:,} wanted: {split}.</p>"
+    yield (
+        f'<p class="faint">{made.usage.calls:,} answers of the helper model, {made.usage.cached:,} of them kept from '
+        f"before; {made.usage.tokens:,} tokens, {made.usage.tokens / max(1, total):,.0f} a task.</p>"
+    )
+    yield "<h2>From drafts to tasks</h2>"
+    yield table(["stage", "#came", "#kept", "", "taken out"], (_row(made, n) for n in range(len(made.stages))))
+    if made.unread:
+        yield "<h2>Not read</h2>"
+        yield table(["file", "why"], ([escape(each.name), escape(each.reason)] for each in made.unread))
+    yield "<h2>Taken out, by reason</h2>"
+    for stage in made.stages:
+        for reason, drafts in stage.examples.items():
+            title = f"{escape(stage.name)}: {escape(reason)} ({stage.dropped[reason]:,})"
+            yield f"<details><summary>{title}</summary>{''.join(map(_draft, drafts))}</details>"
+    for title, tasks in (("To train on", made.training), ("Held out", made.held_out)):
+        yield f"<h2>{title}: {min(_SHOWN, len(tasks))} of {len(tasks):,}</h2>"
+        yield "".join(map(_task, tasks[:_SHOWN]))
+
+
+def _row(made: Made, number: int) -> list[str]:
+    stage = made.stages[number]
+    most = max(each.came for each in made.stages) or 1
+    why = "<br>".join(f"{n:,} x {escape(reason)}" for reason, n in stage.dropped.most_common())
+    bar = f'<span class="bar" style="width:{100 * stage.kept / most:.1f}px"></span>'
+    return [escape(stage.name), f"{stage.came:,}", f"{stage.kept:,}", bar, why]
+
+
+def _draft(draft: Draft) -> str:
+    return f"<p><b>{escape(draft.question)}</b><br>{escape(draft.answer)}</p>"
+
+
+def _task(task: Task) -> str:
+    known = {name: value for name, value in task.metadata.items() if name != ANSWER}
+    return (
+        f"<details><summary>{escape(task.main_query[:300])}</summary><p><b>{escape(str(task.metadata[ANSWER]))}</b></p>"
+        f"<pre>{escape(json.dumps(known, indent=2, ensure_ascii=False))}</pre></details>"
+    )

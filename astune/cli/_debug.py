@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -14,12 +15,15 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from astune.app.beside import Ready
 from astune.app.console import Console
 from astune.app.debugging import Episodes, require_one_without_error, shown_tracebacks
 from astune.app.execution import Job
+from astune.app.interrupts import until_interrupted
 from astune.cli._episode_text import draw_episode, unit_of
-from astune.cli._viewer_after import keep_viewer
+from astune.launcher.companion import LOGVIEW_PORT
 from astune.schema import Episode, Task, visible
+from astune.viewer.server import fragment_of
 
 
 def debug_episodes(job: Job, console: Console, *, with_viewer: bool = False) -> None:
@@ -34,9 +38,24 @@ def debug_episodes(job: Job, console: Console, *, with_viewer: bool = False) -> 
         job.work(run, narrator)
         episodes = narrator.episodes
         if with_viewer:
-            in_the_end.callback(keep_viewer, job.ready, console, run.path, episodes[0].episode_id)
+            in_the_end.callback(_keep_viewer, job.ready, console, run.path, episodes[0].episode_id)
         in_the_end.callback(_sum_up, episodes, narrator, console)
         require_one_without_error(episodes)
+
+
+def _keep_viewer(ready: Ready, console: Console, run: Path, episode_id: str) -> None:
+    """On a terminal, keep the viewer until Ctrl-C; elsewhere the last line is the command that opens the episode."""
+    if not (console.is_terminal and sys.stdin.isatty()):
+        console.say(f"astune view {shlex.quote(str(run))} --episode {shlex.quote(episode_id)}")
+        return
+    fragment = fragment_of(episode_id, f"{run.parent.name}/{run.name}")
+    page = f"http://127.0.0.1:{LOGVIEW_PORT}/{fragment}"
+    if "logview" not in ready.companions.names:  # one that ran before stays
+        console.say(f"log viewer: {page}")
+        return
+    console.say(f"log viewer until Ctrl-C: {page}")
+    with suppress(KeyboardInterrupt):
+        ready.run(until_interrupted())
 
 
 def _sum_up(episodes: Sequence[Episode], narrator: Narrator, console: Console) -> None:

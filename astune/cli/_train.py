@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,6 @@ from astune.app.console import Console
 from astune.app.execution import prepared
 from astune.app.experiment import Experiment
 from astune.cli._errors import EXIT_INTERRUPTED
-from astune.cli._plan import plan
 from astune.config import AstuneConfig, dump
 from astune.launcher.companion import CompanionFlags, companions_of
 from astune.launcher.health import why_not_answering
@@ -85,7 +85,12 @@ def _print_plan(experiment: Experiment, flags: CompanionFlags, console: Console,
         from astune.backbone.memory import estimates_of
 
         memory = estimates_of(config)
-    for line in plan(config, parts, experiment.run_path, companions, memory, experiment.base_dir):
+    starts_ray = any(companion.name == "ray" for companion in companions)
+    rows = backbone.plan(config, parts, run_path=experiment.run_path, memory=memory, starts_ray=starts_ray)
+    rows += [("companion", f"{companion.name}: {shlex.join(companion.command)}") for companion in companions]
+    if config.engine.type == "vllm" and not config.engine.base_url:
+        rows.append(("companion", f"vllm: a server of {config.model.path} on port {config.engine.vllm.port}"))
+    for line in ("plan", *(f"  {label:<10} {text}" for label, text in rows)):
         console.say(line)
     if engine_plan:
         heading, _, _ = engine_plan.partition("\n")  # says for which machines it was made

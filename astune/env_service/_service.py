@@ -9,18 +9,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from astune.env_service._in_flight import InFlight
 from astune.env_service._places import Instance, Places, Refusal, refusal
 from astune.env_service._wire import ANY_ENV, HOSTS, Request
 from astune.processes.worker import CallFailed, WorkerLost
 from astune.schema import EnvError, Message, Task, stable_seed
 
+T = TypeVar("T")
 LOOK_FOR_IDLE_S = 1.0
 
 _log = logging.getLogger(__name__)
+
+
+class _InFlight:
+    """Calls that are being answered, by key: a repetition joins the first call, and is not made as well."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def join(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of `call`, or of the call with this key that is in flight; both raise the same."""
+        task = cast("asyncio.Task[T] | None", self._tasks.get(key))
+        if task is None:
+            task = self._tasks[key] = asyncio.create_task(call())
+            task.add_done_callback(lambda _: self._tasks.pop(key))
+        return await asyncio.shield(task)
 
 
 class Service:
@@ -37,7 +53,7 @@ class Service:
         self._env = env
         self._idle_release_s = idle_release_s
         self._call_timeout_s = call_timeout_s
-        self._in_flight = InFlight()
+        self._in_flight = _InFlight()
         self._janitor: asyncio.Task[None] | None = None
 
     async def open(self) -> None:

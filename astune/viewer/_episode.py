@@ -11,7 +11,7 @@ from astune.config.policies import DEFAULT_POLICY
 from astune.runs import EpisodeReader, EpisodeRow, message_text
 from astune.schema import Constraint, Episode, MessageNode, Vocabulary, is_trained
 from astune.viewer._answers import plain, plain_text
-from astune.viewer._questions import question_of
+from astune.viewer._found import question_of
 from astune.viewer._revision import episode_revision, group_of
 from astune.viewer._rows import advantage_of, row_json
 from astune.viewer._settings import Settings, policies_of

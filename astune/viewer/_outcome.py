@@ -15,7 +15,7 @@ from astune.runs.held_out import SUCCESS
 from astune.runs.report import counted, finished, transcript
 from astune.schema import RunStoreError
 from astune.viewer._answers import plain_text
-from astune.viewer._questions import question_of
+from astune.viewer._found import question_of
 from astune.viewer._rows import advantage_of, row_json
 from astune.viewer.warnings import warnings_of
 

@@ -35,10 +35,8 @@ from astune.schema import RunStoreError, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._columns import columns_of
 from astune.viewer._folder import Folder
+from astune.viewer._found import PoliciesOfEpisodes, Questions, TextSearch
 from astune.viewer._metrics import MetricsFile, MetricsSoFar
-from astune.viewer._policies import PoliciesOfEpisodes
-from astune.viewer._questions import Questions
-from astune.viewer._search import TextSearch
 from astune.viewer._settings import Settings, policies_of, read_settings
 
 T = TypeVar("T")
