@@ -487,12 +487,12 @@ class TestStart:
         some(
             [
                 (
-                    ["--env", "calculater"],
+                    ["--env", "calculater", "--port", "0"],
                     ["there is no environment 'calculater'", "calculator, gymnasium, frozenlake"],
                 ),
-                (["--env", "tests.nowhere->Env"], ["--env", "nowhere"]),
-                (["--env", "reasoning_gym"], ["write reasoning_gym:leg_counting"]),
-                (["--env", "calculator:hard"], ["write calculator"]),
+                (["--env", "tests.nowhere->Env", "--port", "0"], ["--env", "nowhere"]),
+                (["--env", "reasoning_gym", "--port", "0"], ["write reasoning_gym:leg_counting"]),
+                (["--env", "calculator:hard", "--port", "0"], ["write calculator"]),
                 (["--env", "calculator", "--portal", "203.0.113.7"], ["203.0.113.7:8080 cannot be listened on"]),
                 (["--env", world("Unprepared"), "--port", "0"], ["error: there is no clay", "hint: fetch some"]),
             ],
