@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from astune.app.console import Console
-from astune.app.tracebacks import users_traceback
 from astune.rollout import NullObserver
-from astune.schema import AstuneError, Episode, Split, Task
+from astune.schema import AstuneError, Episode, Split, Task, causes_of, is_users
 
 
 class Episodes(NullObserver):
@@ -80,3 +80,16 @@ def shown_tracebacks(console: Console) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
+
+
+def users_traceback(failure: BaseException) -> str:
+    """Format the traceback of an exception of the user's code, without outer frames; empty if it was raised
+    elsewhere."""
+    for cause in causes_of(failure):
+        trace = cause.__traceback__
+        while trace is not None and not is_users(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        if trace is not None and (cause.__cause__ is None or not isinstance(cause, AstuneError)):
+            formatted = traceback.TracebackException(type(cause), cause.with_traceback(trace), trace)
+            return "".join(formatted.format()).rstrip()
+    return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.app.tracebacks import users_traceback
+from astune.app.debugging import users_traceback
 from astune.schema import EngineError, WorkflowError, boundary, described, is_users, place_of
 
 
