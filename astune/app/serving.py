@@ -197,7 +197,7 @@ class ModelServer:
         try:
             body = json_of(await body_of(http))
             if not isinstance(body, dict):
-                raise Refused("the body is an object")
+                raise Refused("the body is expected to be a JSON object")
             rating = rating_of(body | {"created_at": time.time()}, "the feedback")
             new = self.store.rate(rating)
         except (TaskReaderError, Refused) as cause:

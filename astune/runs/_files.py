@@ -92,6 +92,22 @@ def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
         ) from cause
 
 
+def require_still_there(path: Path, opened: os.stat_result) -> None:
+    """
+    Raises:
+        RunStoreError: `path` is no longer the file that was opened, so what is written would be lost.
+    """
+    try:
+        same = os.path.samestat(path.stat(), opened)
+    except OSError:
+        same = False
+    if not same:
+        raise RunStoreError(
+            f"{path} was removed or replaced while the run wrote it",
+            hint="put it back, or accept its loss, then continue with --resume",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """File state that tells whether a file has changed since it was read."""

@@ -24,7 +24,7 @@ import orjson
 import zstandard
 from numpy.typing import NDArray
 
-from astune.runs._files import FREE_SOME, fsync_folder, is_disk_full, store_errors
+from astune.runs._files import FREE_SOME, fsync_folder, is_disk_full, require_still_there, store_errors
 from astune.runs._schema import (
     COLUMNS,
     TEXT_LEVEL,
@@ -88,6 +88,7 @@ class EpisodeStore(EpisodeReader):
         with store_errors(f"opening {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._writer_connection = _open_for_writing(path)
+        self._file_opened = path.stat()
         super().__init__(path)
         self._queue: queue.Queue[_Write | None] = queue.Queue(QUEUE_EPISODES)
         self._write_lock = threading.Lock()
@@ -147,8 +148,8 @@ class EpisodeStore(EpisodeReader):
                 self.annotate(episode.episode_id, advantages=numbers, not_trained=group.dropped, n_trained=n_trained)
 
     def flush(self) -> None:
-        """Return once everything appended so far is on disk. Raises RunStoreError if it could not be written; what was
-        flushed before is untouched."""
+        """Return once everything appended so far is on disk. Raises RunStoreError if it could not be written, and what
+        was flushed before is untouched; or if the file was removed."""
         with self._progress:
             target, last = self._queued, (self._committed, time.monotonic())
             while self._committed < target:
@@ -158,6 +159,7 @@ class EpisodeStore(EpisodeReader):
                     last = (self._committed, time.monotonic())
                 self._check_stall(last[1])
             self._raise_failure()
+        require_still_there(self.path, self._file_opened)
 
     def rewind(self, step: int, *, measured: bool = True, keep: Mapping[str, int] = NOTHING) -> int:
         """Drop the episodes of steps after `step`, as if they had never run; returns how many.

@@ -24,7 +24,7 @@ from typing import Literal, Protocol, Self, cast, get_args
 
 import orjson
 
-from astune.runs._files import fsync_folder, store_errors, write_atomic
+from astune.runs._files import fsync_folder, require_still_there, store_errors, write_atomic
 from astune.runs._limits import METRICS_BYTES, open_regular, read_regular
 from astune.schema import RunStoreError, TokenBalance
 
@@ -82,11 +82,12 @@ class MetricsLog:
         self._follower.on_open(lines[-1].step if lines else -1)
 
     def append(self, step: int, kind: MetricKind, metrics: Mapping[str, float]) -> MetricsLine:
-        """Write one line, durably. Raises RunStoreError if it could not be written; the log ends with the previous
-        line."""
+        """Write one line, durably. Raises RunStoreError if it could not be written, and the log ends with the previous
+        line; or if the file was removed."""
         numbers = {name: float(value) for name, value in metrics.items()}
         line = MetricsLine(step, kind, time.time(), time.monotonic() - self._started, numbers)
         data = encoded([line])
+        require_still_there(self.path, os.fstat(self._descriptor))
         with store_errors(f"writing {self.path}"):
             try:
                 written = 0

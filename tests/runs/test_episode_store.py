@@ -188,6 +188,17 @@ def test_a_dead_writer_is_told_at_the_next_call_and_costs_nothing_recorded_befor
         assert [row.step for row in reader.list()] == [1]
 
 
+def test_a_store_that_was_removed_while_it_is_written_is_an_error(tmp_path: Path, episode) -> None:
+    store = EpisodeStore(tmp_path / "episodes.sqlite")
+    store.append(episode())
+    store.flush()
+    (tmp_path / "episodes.sqlite").unlink()
+    with pytest.raises(RunStoreError, match=r"episodes\.sqlite was removed or replaced"):
+        store.flush()
+    with pytest.raises(RunStoreError, match="was removed or replaced"):
+        store.close()
+
+
 def test_closing_tells_of_a_failure_that_nobody_has_heard_of(tmp_path, episode) -> None:
     store = EpisodeStore(tmp_path / "episodes.sqlite")
     store.annotate("nobody", advantages=[1.0])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter, deque
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,18 @@ def test_a_full_disk_is_named_and_leaves_the_lines_before_it(small_disk) -> None
     assert len(read_metrics(small_disk / "metrics.jsonl")) > 100
     assert small_disk.joinpath("metrics.jsonl").read_bytes().endswith(b"\n")
     log.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_log_that_was_removed_while_it_is_written_is_an_error(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.append(0, "train", {"a": 1.0})
+        path.unlink()
+        if replaced:
+            path.write_text("")
+        with pytest.raises(RunStoreError, match=r"metrics\.jsonl was removed or replaced"):
+            log.append(1, "train", {"a": 1.0})
 
 
 def test_lines_acknowledged_before_a_sigkill_are_on_disk(tmp_path) -> None:
