@@ -17,7 +17,7 @@ from astune.app.experiment import Experiment, changes
 from astune.config.saved import dump_saved, load_saved
 from astune.launcher import back_up
 from astune.launcher.companion import CompanionFlags, give_ray_head_a_token, running_ray_head
-from astune.schema import AstuneError, ConfigError
+from astune.schema import AstuneError, ConfigError, RunStoreError
 
 if TYPE_CHECKING:
     from astune.backbone.base import RunObserver
@@ -137,7 +137,14 @@ def _recording_the_end(run: RunDirectory, trackers: Trackers, console: Console) 
     """Record the run's end according to how the block ends; Ctrl-C is not a failure."""
 
     def end(status: EndStatus, message: str = "") -> None:
-        run.finish(status, message)
+        try:
+            run.finish(status, message)
+        except RunStoreError as failure:
+            if status == "finished":
+                raise
+            console.say(
+                f"how the run ended could not be recorded: {failure.message}"
+            )  # the error that ended it is raised
         if status == "interrupted":
             _show_interrupted(run, console)
         with console.status("trackers send what is left"):

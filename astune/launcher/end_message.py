@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from astune.runs import RunDirectory
-from astune.schema import start_in_thread
+from astune.schema import RunStoreError, start_in_thread
 
 DEADLINE_S = 5.0
 """Total timeout of one gateway in seconds."""
@@ -36,10 +36,13 @@ def missing_gateway(environ: Mapping[str, str] = os.environ) -> str | None:
 def send_end_message(run: RunDirectory, failure: str = "", environ: Mapping[str, str] = os.environ) -> list[str]:
     """Send the message about how the run ended; return a warning for each gateway that failed. `failure` is why it
     failed, if the run has not recorded it."""
-    info = run.info()
-    status = _STATUS.get(info.status, "failure")
-    message = _message(run, status, info.message or failure)
-    return _send(f"{info.experiment}/{run.path.name}", status, message, environ)
+    try:
+        info = run.info()
+        status = _STATUS.get(info.status, "failure")
+        message = _message(run, status, info.message or failure)
+    except RunStoreError as cause:  # removed or damaged, which must not hide why the run ended
+        status, message = "failure", f"{run.path.parent.name} failed: {_shortened(failure or cause.message)}"
+    return _send(f"{run.path.parent.name}/{run.path.name}", status, message, environ)
 
 
 def send_start_message(experiment: str, failure: str, *, interrupted: bool) -> list[str]:

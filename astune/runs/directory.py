@@ -61,6 +61,8 @@ class RunDirectory:
         self.follower: MetricsFollower | None = None
         """Receives the metrics recorded from here on."""
         self._lock = lock
+        self._written: RunInfo | None = None
+        """The state of the run as this writer wrote it; None for a reader."""
 
     @classmethod
     def create(cls, record_dir: Path, experiment_name: str, kind: RunKind = "training") -> Self:
@@ -103,7 +105,9 @@ class RunDirectory:
                 lock.release()
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-        return cls(experiment / name, lock)
+        run = cls(experiment / name, lock)
+        run._written = info
+        return run
 
     @classmethod
     def open(cls, path: Path, *, write: bool = False) -> Self:
@@ -214,7 +218,8 @@ class RunDirectory:
     def finish(self, status: Literal["finished", "failed", "interrupted"], message: str = "") -> None:
         """Record how the run ended."""
         self._must_be_writer()
-        self._write_info(replace(self.info(), status=status, message=message, ended_at=time.time()))
+        info = self._written or self.info()  # the file may have been removed meanwhile
+        self._write_info(replace(info, status=status, message=message, ended_at=time.time()))
 
     def rewind(self, step: int, keep: Mapping[str, int] = NOTHING) -> Superseded | None:
         """Discard everything recorded after `step`, before stores are opened, by moving it to `superseded/`.
@@ -307,6 +312,7 @@ class RunDirectory:
 
     def _write_info(self, info: RunInfo) -> None:
         write_atomic(self.path / _INFO, orjson.dumps(asdict(info), option=orjson.OPT_INDENT_2))
+        self._written = info
 
 
 def is_run(path: Path) -> bool:

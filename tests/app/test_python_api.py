@@ -19,6 +19,7 @@ from astune.app.experiment import Experiment
 
 MORE = """
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -34,6 +35,15 @@ class Interrupting(Agent):
 class Broken(Workflow):
     async def execute(self, task, proxy):
         raise KeyError("the agent's own mistake")
+
+
+class Removing(Agent):
+    async def execute(self, task, proxy):
+        for run in Path("launcher_record/small").glob("2*"):
+            if run.is_dir():
+                shutil.rmtree(run)
+                run.touch()  # so that nothing writes into a new folder of that name
+        return await super().execute(task, proxy)
 """
 
 
@@ -175,3 +185,10 @@ def test_where_every_episode_failed_the_users_line_is_shown(settings, capsys):
     out = capsys.readouterr().out
     assert "raise KeyError" in out
     assert os.fspath(Path.cwd() / "agent.py") in out
+
+
+@pytest.mark.slow
+def test_a_run_whose_folder_is_removed_ends_with_the_file_that_it_could_not_write(settings, capsys):
+    with pytest.raises(astune.AstuneError, match=r"was removed or replaced while the run wrote it"):
+        astune.train(settings, rollout={"workflow": "agent.py->Removing"})
+    assert "how the run ended could not be recorded" in capsys.readouterr().out

@@ -36,6 +36,14 @@ def test_runs_begun_in_the_same_second_get_names_that_sort_by_age(tmp_path) -> N
     assert resolve_run(None, record_dir=tmp_path) == runs[-1].path
 
 
+def test_how_a_run_ended_is_recorded_even_where_its_record_was_removed_meanwhile(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path, "x", "debug") as run:
+        (run.path / "run.json").unlink()
+        run.finish("failed", "why")
+    info = RunDirectory.open(run.path).info()
+    assert (info.status, info.message, info.kind, info.experiment) == ("failed", "why", "debug", "x")
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", "", "a\0b"])
 def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path, name) -> None:
     with pytest.raises(RunStoreError, match="experiment_name"):
