@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from starlette.responses import JSONResponse
 from token_server import TokenServer, serving
 from weights_server import until
@@ -23,10 +23,12 @@ from astune.engine.remote.replicas import Replicas
 from astune.engine.remote.served import ServedEngine
 from astune.engine.remote.text_endpoint import TextEndpointEngine
 from astune.engine.scripted import ScriptedEngine
+from astune.engine.tokenizer import ModelTokenizer
 from astune.renderers.text_renderer import TextRenderer
 from astune.schema import ConfigError, ContextOverflow, EngineError, Grammar, SamplingParams
 
 PROMPT = [1, 2, 3, 4]
+LETTER = {"type": "object", "properties": {"letter": {"type": "string", "pattern": r"^\\b/$"}}, "required": ["letter"]}
 PARAMS = SamplingParams(max_tokens=6, temperature=0.7, stop_token_ids=(2,), seed=11)
 
 
@@ -102,22 +104,22 @@ async def test_the_request_says_all_that_was_asked(script):
 
 
 @pytest.mark.parametrize(
-    ("grammar", "sent"),
+    ("grammar", "fits"),
     [
-        (Grammar("json_schema", '{"type": "integer"}'), {"json": {"type": "integer"}}),
-        (Grammar("regex", "yes|no"), {"regex": "yes|no"}),
-        (Grammar("lark", 'start: "a" /b+/'), {"grammar": '%llguidance {}\nstart: "a" /b+/'}),
+        (Grammar("json_schema", json.dumps(LETTER)), [r'{"letter": "\\b/"}']),
+        (Grammar("regex", "a/b\\/[\n/]"), ["a/b/\n", "a/b//"]),
+        (Grammar("lark", 'start: "a" /b+/'), ["ab", "abb"]),
     ],
 )
-async def test_a_grammar_is_passed_on_in_the_servers_words(script, grammar, sent):
+async def test_every_grammar_is_sent_in_the_notation_of_one_backend(script, smol_folder, grammar, fits):
     await engine_of(script).generate(PROMPT, replace(PARAMS, grammar=grammar), session="s")
-    assert script.asked[0]["structured_outputs"] == sent
-
-
-@pytest.mark.parametrize("backend", ["", "%llguidance {}\n"])
-def test_the_name_of_the_notation_changes_nothing_in_a_grammar(backend):
-    grammar = LLMatcher.grammar_from_lark(f'{backend}start: "a" %json {{"type": "integer"}}')
-    assert LLMatcher.validate_grammar(grammar) == ""
+    text = script.asked[0]["structured_outputs"]["grammar"]
+    assert text.startswith("%llguidance {}\n")
+    tokenizer = LLTokenizer(ModelTokenizer.load(smol_folder).backend.to_str())
+    for one in fits:
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(text))
+        assert matcher.consume_tokens(tokenizer.tokenize_str(one)), one
+        assert matcher.is_accepting()
 
 
 @pytest.mark.parametrize(

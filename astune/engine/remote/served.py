@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -18,14 +19,11 @@ from astune.engine.remote.counted import RemoteEngine
 from astune.engine.remote.endpoint import Endpoint, choice_of
 from astune.engine.remote.handover import Handover
 from astune.engine.remote.publication import Publication
-from astune.schema import Completion, EngineError, Grammar, SamplingParams
+from astune.schema import ONE_LINE_JSON, Completion, EngineError, Grammar, SamplingParams
 
 NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Sent with every call: what a request omits, a server takes from the model's generation_config.json."""
-
-_LLGUIDANCE = "%llguidance {}"
-"""Names the notation. vLLM's other backend, xgrammar, refuses it; of the rest it reads most, and applies a pattern in a
-schema to the JSON text, in which `\\b` is an escape."""
+_REGEX_END = re.compile(r"\\.|/|\n")
 
 
 def _shown(new: Sequence[int], token_ids: list[int], on_token: OnToken) -> bool:
@@ -40,16 +38,28 @@ def _shown(new: Sequence[int], token_ids: list[int], on_token: OnToken) -> bool:
 def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
     """Request parameters by which vLLM enforces a grammar.
 
+    A server enforces all of them by the backend of the first. So each is in llguidance's notation, and says so: the
+    backend `guidance` reads it as the engine in this process does; `xgrammar`, which applies a pattern in a schema to
+    the escaped text, refuses it.
+
     Raises:
         EngineError: it cannot be; `server` is who is meant.
     """
-    if grammar.kind == "json_schema":
-        return {"json": json.loads(grammar.text)}
-    if grammar.kind == "regex":
-        return {"regex": grammar.text}
-    if grammar.kind == "lark":
-        return {"grammar": f"{_LLGUIDANCE}\n{grammar.text}"}
-    raise EngineError(f"{server} cannot enforce a {grammar.kind} grammar", hint="this is a defect of astune")
+    match grammar.kind:
+        case "json_schema":
+            start = f"start: %json {json.dumps({'x-guidance': ONE_LINE_JSON, **json.loads(grammar.text)})}"
+        case "regex":
+            start = f"start: /{_REGEX_END.sub(_escaped, grammar.text)}/"
+        case "lark":
+            start = grammar.text
+        case "call":
+            raise EngineError(f"{server} cannot enforce a {grammar.kind} grammar", hint="this is a defect of astune")
+    return {"grammar": f"%llguidance {{}}\n{start}"}
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """What would end a regular expression in llguidance's notation, as it may stand there; an escape stays."""
+    return {"/": r"\/", "\n": r"\n"}.get(found[0], found[0])
 
 
 class ServedEngine(RemoteEngine):
