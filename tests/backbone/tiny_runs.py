@@ -29,7 +29,12 @@ from astune.runs import RunDirectory, balance_of
 from astune.task_reader import TaskOrder
 
 _AGENT = '''
+import json
+
 from astune.workflow import Workflow, WorkflowOutput
+
+_SURE = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
+_TOOL = {"type": "function", "function": {"name": "judge", "parameters": _SURE}}
 
 
 class TwoTurns(Workflow):
@@ -43,12 +48,15 @@ class TwoTurns(Workflow):
 
 
 class WithAVerdict(TwoTurns):
-    """The same, and an answer in a form."""
+    """The same, after an answer in a form and a call that is forced."""
 
     async def execute(self, task, proxy):
         verdict = await proxy.achat(proxy.init_messages, response_format={"type": "regex", "regex": "(yes|no)"})
         if verdict["content"] not in ("yes", "no"):
             raise ValueError(f"{verdict} is not in its form")
+        judged = await proxy.achat(proxy.init_messages, [_TOOL], tool_choice="required")
+        if json.loads(judged["tool_calls"][0]["function"]["arguments"]) not in ({"sure": True}, {"sure": False}):
+            raise ValueError(f"{judged} is not the call")
         return await super().execute(task, proxy)
 '''
 _STEP = ("train", "validation")
@@ -187,16 +195,17 @@ def _recorded_lines(run: RunDirectory) -> list[tuple[int, str]]:
 def assert_trains_with_all_terms(engine: str, folder: Path, tiny: Path) -> None:
     """KL to the starting weights, which the model leaves, and entropy; answers in a form keep to it, untrained."""
     _write_experiment(engine, folder, tiny, {})
-    terms = ("trainer.loss.kl_coef=0.1", "trainer.loss.entropy_coef=0.01", "rollout.workflow=agent.py->WithAVerdict")
-    run = _trained(engine, folder, *set_to(*terms))
+    terms = ("trainer.loss.kl_coef=0.1", "trainer.loss.entropy_coef=0.01")
+    asked = ("rollout.workflow=agent.py->WithAVerdict", "rollout.max_response_length_in_one_turn=48")
+    run = _trained(engine, folder, *set_to(*terms, *asked))
     _assert_agrees(run)
     first, second = (line["train/kl_to_start"] for line in metrics_of(run))
     assert abs(first) < 1e-6 < second
     with run.episodes() as reader:
         episodes = [*reader.episodes(split="train")]
     assert not any(one.error for one in episodes)
-    verdicts = [node for one in episodes for node in one.forest.nodes if node.constraint is not None]
-    assert len(verdicts) == len(episodes)
+    in_form = [node for one in episodes for node in one.forest.nodes if node.constraint is not None]
+    assert len(in_form) == 2 * len(episodes)
     reasons = {span.mask_reason for one in episodes for timeline in one.timelines for span in timeline.spans}
     assert "sampled under a grammar" in reasons
 

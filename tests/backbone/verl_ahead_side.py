@@ -45,7 +45,7 @@ class Client(LLMServerClient):
     async def _answer(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
         given = {name: sampling_params[name] for name in ("max_tokens", "seed")}
         if "structured_outputs" in sampling_params:
-            given["regex"] = sampling_params["structured_outputs"].regex
+            given["grammar"] = sampling_params["structured_outputs"].grammar
         self.asked.append({"prompt": list(prompt_ids), **given})
         token_ids, logprobs, reason, version = next(self._answers)
         extra = {"global_steps": version, "num_cached_tokens": 7 * len(self.asked)}

@@ -58,7 +58,7 @@ def structured_outputs(grammar: Grammar, server: str) -> dict[str, Any]:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """What would end a regular expression in llguidance's notation, as it may stand there; an escape stays."""
+    """Escape a match of `_REGEX_END`: these end a regular expression in llguidance's notation."""
     return {"/": r"\/", "\n": r"\n"}.get(found[0], found[0])
 
 
