@@ -29,7 +29,7 @@ from astune.config.keys import canonical
 from astune.config.saved import load_saved
 from astune.launcher.health import why_not_answering
 from astune.processes.guarded import GuardedProcess
-from astune.runs import HeldOut, RunDirectory, RunInfo, Stamp, runs_below
+from astune.runs import HeldOut, RunDirectory, RunInfo, Stamp, runs_below, store_errors
 from astune.schema import AstuneError, ConfigError, RunStoreError, imported
 
 _ENDS_S = 60.0
@@ -143,7 +143,8 @@ def run_trial(trial: Trial, on_look: Callable[[], None] = lambda: None) -> int:
     if trial.run is None and not trial.is_current:
         return 1
     log = log_of(trial)
-    log.parent.mkdir(parents=True, exist_ok=True)
+    with store_errors(f"creating {log.parent}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
     ended = threading.Event()
     with GuardedProcess(f"trial {trial.name}", trial.command, log, grace_s=_ENDS_S) as process:
         process.on_death(ended.set)

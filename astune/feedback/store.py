@@ -95,7 +95,12 @@ class FeedbackStore:
             self._add_columns("prompt_tokens", "completion_tokens")
             self._masker = Masker()
             self._take(masker)
-        except (OSError, sqlite3.Error) as cause:
+        except OSError as cause:
+            raise RunStoreError(
+                f"the store of feedback {path} cannot be opened: {cause.strerror}",
+                hint="check that you may write there, or name another file",
+            ) from cause
+        except sqlite3.Error as cause:
             raise RunStoreError(f"{path} is no store of feedback: {cause}", hint="name another file") from cause
 
     def add(self, interaction: Interaction) -> bool:

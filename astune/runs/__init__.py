@@ -1,6 +1,6 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it. Independent of the trainer."""
 
-from astune.runs._files import Stamp, write_atomic
+from astune.runs._files import Stamp, store_errors, write_atomic
 from astune.runs._limits import open_regular, read_regular
 from astune.runs._lock import RunLock
 from astune.runs._schema import stamps_of
@@ -80,6 +80,7 @@ __all__ = [
     "runs_below",
     "salvage",
     "stamps_of",
+    "store_errors",
     "total_balance",
     "write_atomic",
     "write_table",

@@ -18,7 +18,7 @@ from astune.cli.app import run
 from astune.config import dump
 from astune.config.saved import load_saved
 from astune.runs import RunDirectory, runs_below
-from astune.schema import ConfigError
+from astune.schema import ConfigError, RunStoreError
 
 WORKFLOW = """
 from astune import Workflow, WorkflowOutput
@@ -131,6 +131,13 @@ def test_a_trial_that_another_sweep_has_finished_meanwhile_is_not_trained_again(
     assert trial.state == "missing"
     assert run_trial(trial) == 0
     assert not log_of(trial).exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(conf):
+    (conf.parent / "file").write_text("")
+    [trial] = trials_of(conf, ["trainer.optim.lr=1e-5"], 1, ["record_dir=file"])
+    with pytest.raises(RunStoreError, match=r"creating .*file/ask-sweep/logs: Not a directory"):
+        run_trial(trial)
 
 
 def test_a_trial_knows_its_run_by_its_settings(conf):

@@ -575,6 +575,12 @@ def test_a_store_that_cannot_be_written_any_more_is_named(tmp_path: Path) -> Non
     store.close()
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunStoreError, match=r"feedback .*file/own\.sqlite3 cannot be opened: (File exists|Not a dir)"):
+        FeedbackStore(tmp_path / "file" / "own.sqlite3")
+
+
 def test_a_file_of_another_kind_is_refused_by_name(astune: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text('{"a": 1}')
     assert "odd.json holds no traces in a known format" in astune("feedback", "import", "odd.json", status=1)
