@@ -66,7 +66,7 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
         temporary.rename(to)
     except OSError as cause:
         raise RunStoreError(
-            f"copying {source} to {to}: {cause}", hint="check its permissions and the space left"
+            f"copying {source} to {to}: {_first_of(cause)}", hint="check its permissions and the space left"
         ) from cause
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -74,6 +74,15 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
     what = "the model" if policy is None else f"the policy {policy}, as a whole model,"
     Console().say(f"{to}: {what} of step {checkpoint.step}{measured}")
     return 0
+
+
+def _first_of(cause: OSError) -> object:
+    """Return the first of the errors that the copying of a folder collects."""
+    match cause.args:
+        case ([(_, _, why), *_],):
+            return why
+        case _:
+            return cause
 
 
 def _folder_of(checkpoint: Checkpoint, policy: str) -> Path:
