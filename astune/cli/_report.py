@@ -163,7 +163,10 @@ def _path_lines(report: RunReport) -> list[Text]:
 
 def _shown(path: Path) -> str:
     """Relative to the working directory where it lies below, so that what is printed can be shared."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # an agent went to a folder that is gone
+        return str(path)
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 

@@ -58,8 +58,15 @@ def started(before: str, tiny_folder: Path, tmp_path: Path) -> subprocess.Popen[
         ("sys.stdout.close(), sys.stderr.close()", True),
         ("os.close(1), os.close(2), open('taken-1', 'w'), open('taken-2', 'w')", True),
         ("os.chdir('/')", True),
+        ("import tempfile; gone = tempfile.mkdtemp(); os.chdir(gone); os.rmdir(gone)", True),
     ],
-    ids=["| head -1", "the agent closes sys.stdout", "the agent closes 1 and 2", "the agent goes to another folder"],
+    ids=[
+        "| head -1",
+        "the agent closes sys.stdout",
+        "the agent closes 1 and 2",
+        "the agent goes to another folder",
+        "the agent goes to a folder and removes it",
+    ],
 )
 def test_a_training_goes_on(before: str, reads: bool, tiny_folder: Path, tmp_path: Path):
     process = started(before, tiny_folder, tmp_path)
