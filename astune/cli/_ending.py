@@ -8,8 +8,6 @@ import threading
 import time
 from typing import NoReturn
 
-from astune.schema import frames_from, is_users, place_in
-
 _NAMED_AFTER_S = 5.0
 _ENDED_AFTER_S = 30.0
 _exit_now = os._exit
@@ -23,8 +21,11 @@ def refuse_exits() -> None:
     process = os.getpid()
 
     def refused(status: int) -> NoReturn:
-        if os.getpid() == process and is_users(sys._getframe(1).f_code.co_filename):
-            raise SystemExit(f"os._exit({status}) of the whole process")
+        if os.getpid() == process:
+            from astune.schema import is_users  # here, since `--help` needs none of it
+
+            if is_users(sys._getframe(1).f_code.co_filename):
+                raise SystemExit(f"os._exit({status}) of the whole process")
         _exit_now(status)
 
     os._exit = refused
@@ -52,5 +53,7 @@ def bound_ending(status: int) -> None:
 
 
 def _place(thread: threading.Thread) -> str:
+    from astune.schema import frames_from, is_users, place_in
+
     frames = frames_from(sys._current_frames().get(thread.ident or 0))
     return next((f" ({place_in(frame)})" for frame in frames if is_users(frame.f_code.co_filename)), "")

@@ -14,6 +14,7 @@ from astune.config.plain_yaml import PlainLoader, TooLargeError, require_small
 from astune.schema import ConfigError
 
 KeyPath = tuple[str, ...]
+_NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def parse_document(text: str, source: str) -> Document:
         require_small(text)
         loader = PlainLoader(text)
         node = loader.get_single_node()
-        if node is None:
+        if node is None or node.tag == _NULL:
             return Document(source, {}, lines)
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(
