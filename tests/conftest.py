@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 import uvicorn.server
-from examples import FAST_TIER, examples
+from examples import FAST_TIER, examples, some
 from hypothesis import settings
 from warm_commands import STAND_IN, keep_environment, start_warm_process
 
@@ -72,6 +72,20 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 def pytest_collection_finish() -> None:
     """Keep torch and what else collecting imported out of every collection of garbage: a tenth of the tests' time."""
     gc.freeze()
+
+
+@pytest.fixture(params=some(["-DANY", "-mno-avx512f", "-mno-avx"], 1), ids=["widest", "AVX2", "plain"])
+def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine's compiled kernels for vectors of one width: gcc makes different code of each."""
+    from astune.engine import compiled
+    from astune.engine.local import kernels, softmax
+
+    monkeypatch.setattr(compiled, "_FLAGS", [*compiled._FLAGS, request.param])
+    for module in (kernels, softmax):
+        module._kernels.cache_clear()
+    yield
+    for module in (kernels, softmax):
+        module._kernels.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not are_available(torch.float
 
 
 @pytest.fixture(params=list(PRECISION), ids=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+def dtype(request: pytest.FixtureRequest, vectors: None) -> torch.dtype:
     torch.manual_seed(0)
     return request.param
 
@@ -246,3 +246,16 @@ def test_each_row_gets_what_its_own_policy_adds(dtype: torch.dtype, tokens: int)
     separate = SeparateAdapters([list(adapter.values()) for adapter in adapters.values()], dtype)
     separate.add(x_ND, y_NE, AdapterRows(list(adapters), lists, tokens))
     assert relative_error(y_NE, wanted) < PRECISION[dtype]
+
+
+@pytest.mark.parametrize("width", [44, 48])
+def test_what_an_adapter_adds_to_a_row_is_the_same_beside_any_others(dtype: torch.dtype, width: int) -> None:
+    x_ND = torch.randn(13, 48).to(dtype)
+    separate = SeparateAdapters([[LowRank(torch.randn(3, 48).to(dtype), torch.randn(width, 3).to(dtype), 0)]], dtype)
+
+    def added(rows: slice) -> Tensor:
+        y_NE = torch.zeros(len(x_ND[rows]), width, dtype=dtype)
+        separate.add(x_ND[rows], y_NE, AdapterRows(["wolf"], [PolicyRows("wolf", torch.arange(len(y_NE)))], len(y_NE)))
+        return y_NE
+
+    assert torch.equal(added(slice(None)), torch.cat([added(slice(row, row + 1)) for row in range(13)]))

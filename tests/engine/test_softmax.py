@@ -12,6 +12,7 @@ from torch import Tensor
 from astune.engine.local.grammar import forbid_others
 from astune.engine.local.softmax import SoftmaxKernels, softmax_kernels
 
+pytestmark = pytest.mark.usefixtures("vectors")
 VOCABULARIES = some([700, 1, 5, 256, 257, 1024], 2)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -143,6 +143,13 @@ def differentiated(compute: Callable[[Tensor, Tensor], Tensor], x: Tensor, other
     return [y.detach(), *torch.autograd.grad(y, leaves, grad.double())]
 
 
+@pytest.fixture
+def of_each_width(vectors: None) -> Iterator[None]:
+    _layer_kernels._kernels.cache_clear()
+    yield
+    _layer_kernels._kernels.cache_clear()
+
+
 def norm(x: Tensor, weight: Tensor) -> Tensor:
     return weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON))
 
@@ -155,6 +162,7 @@ def errors(ours: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
     return [float((one.double() - other).norm() / other.norm()) for one, other in zip(ours, exact, strict=True)]
 
 
+@pytest.mark.usefixtures("of_each_width")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 9), (5, 7), (2, 3, 64), (1, 300, 576), (1, 70, 5, 33), (40, 1025)])
 def test_compiled_layers_are_as_near_to_float64_as_the_operators(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -173,6 +181,7 @@ def test_compiled_layers_are_as_near_to_float64_as_the_operators(shape: tuple[in
             assert min(float((a == b).float().mean()) for a, b in zip(ours, theirs, strict=True)) > 0.99
 
 
+@pytest.mark.usefixtures("of_each_width")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_compiled_layers_give_the_same_bits_wherever_a_row_lies(dtype: torch.dtype) -> None:
     x, grad, up = (random(500, 71, dtype=dtype, seed=seed) for seed in range(3))
@@ -192,6 +201,7 @@ def test_compiled_layers_give_the_same_bits_wherever_a_row_lies(dtype: torch.dty
     assert all(torch.equal(one[rows], other) for one, other in zip(before[:3] + before[4:], alone, strict=True))
 
 
+@pytest.mark.usefixtures("of_each_width")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_compiled_layers_take_any_layout_and_no_rows(dtype: torch.dtype) -> None:
     layers, weight = kernels(dtype), random(2 * 24, dtype=dtype)[::2]
@@ -207,6 +217,7 @@ def test_compiled_layers_take_any_layout_and_no_rows(dtype: torch.dtype) -> None
     assert not of_weight.any()
 
 
+@pytest.mark.usefixtures("of_each_width")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_that_are_none_pass_through_compiled_layers_as_through_the_operators(dtype: torch.dtype) -> None:
     odd = [0.0, -0.0, 1e-40, 1e-30, 1.0, 87.5, 88.5, 89.0, 104.0, 1e30, float("inf"), float("nan")]

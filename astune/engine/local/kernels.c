@@ -6,6 +6,7 @@
 
 #include "element.h"
 #include "exponential.h"
+#include <immintrin.h>
 #include <omp.h>
 
 #define FEW_TOKENS 32 /* for one thread */
@@ -23,6 +24,20 @@
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Indices __attribute__((vector_size(4 * LANES)));
+
+/* a * b + c, rounded once where the processor can: left to the compiler, whether it is would differ between one row and
+   several. */
+INLINE Lanes fused(Lanes a, Lanes b, Lanes c) {
+#ifdef __AVX512F__
+    return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE Lanes all(float x) { return x - (Lanes){0}; }
 
 #ifdef BFLOAT16
 INLINE Lanes loaded(const Element *x) {
@@ -126,7 +141,7 @@ INLINE void score(const Element *queries, Rows keys, Rows values, float *scores,
             for (int64_t i = 0; i < dim; i += LANES) {
                 const Lanes key = loaded(key_row + i);
                 __builtin_prefetch(value_row + i, 0, 2);
-                for (int j = 0; j < n; j++) products[j][k] += query[j][i / LANES] * key;
+                for (int j = 0; j < n; j++) products[j][k] = fused(query[j][i / LANES], key, products[j][k]);
             }
         }
         for (int j = 0; j < n; j++) *(Lanes *)(scores + j * width + first) = sums_of(products[j]);
@@ -166,7 +181,7 @@ INLINE void mix(const float *weights, const float *sums, Rows values, Element *o
 #pragma GCC unroll 4
             for (int64_t i = 0; i < count; i++) {
                 const Lanes value = loaded(row + i * LANES);
-                for (int j = 0; j < n; j++) mixed[j][i] += weights[j * width + t] * value;
+                for (int j = 0; j < n; j++) mixed[j][i] = fused(all(weights[j * width + t]), value, mixed[j][i]);
             }
         }
         for (int j = 0; j < n; j++)
@@ -251,7 +266,7 @@ INLINE void add_low_rank_together(const Element *x, Element *y, const int64_t *r
             for (int j = 0; j < n; j++) sums[j] = *(const Floats *)(inner[j] + r);
             for (int64_t i = 0; i < count; i++) {
                 const Lanes weight = loaded(adapter.down + (first + i) * rank + r);
-                for (int j = 0; j < n; j++) sums[j] += wide[j][i] * weight;
+                for (int j = 0; j < n; j++) sums[j] = fused(all(wide[j][i]), weight, sums[j]);
             }
             for (int j = 0; j < n; j++) *(Floats *)(inner[j] + r) = sums[j];
         }
@@ -262,7 +277,7 @@ INLINE void add_low_rank_together(const Element *x, Element *y, const int64_t *r
         for (int j = 0; j < n; j++) sums[j] = (Lanes){0};
         for (int64_t r = 0; r < rank; r++) {
             const Lanes weight = loaded(adapter.up + r * adapter.outputs + column);
-            for (int j = 0; j < n; j++) sums[j] += inner[j][r] * weight;
+            for (int j = 0; j < n; j++) sums[j] = fused(all(inner[j][r]), weight, sums[j]);
         }
         for (int j = 0; j < n; j++) {
             Element *out = y + rows[j] * width + adapter.first + column;
