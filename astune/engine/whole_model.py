@@ -1,10 +1,12 @@
-"""A model as transformers loads it, and whole: every weight that its config.json describes comes from its files.
+"""A model as transformers loads it, and whole: the weights of its files are those that its config.json describes.
 
-transformers fills a weight that the files lack with random numbers, which only its log mentions. Here it is an error.
+transformers fills a weight that the files lack with random numbers, and computes without one that is not described (a
+layer, a bias), which only its log mentions. Here both are errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,11 @@ def load_causal_lm(folder: Path, dtype: torch.dtype, *, error: type[AstuneError]
     except Exception as cause:
         why = (_other_shape(folder) if "mismatched" in str(cause) else None) or why_not_loaded(cause, folder)
         raise error(f"the model in {folder} could not be loaded: {why}", hint=_FIX) from cause
-    if missing := sorted(found["missing_keys"]):
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise error(
-            f"the model in {folder} could not be loaded: its config.json describes {missing[0]}{more}, which its "
-            "weights lack",
-            hint=_FIX,
-        )
+    missing, left_out = sorted(found["missing_keys"]), _of_layers(found["unexpected_keys"], model)
+    if why := _lacking(missing, "config.json describes", "weights lack") or _lacking(
+        left_out, "weights have", "config.json does not describe"
+    ):
+        raise error(f"the model in {folder} could not be loaded: {why}", hint=_FIX)
     return model
 
 
@@ -50,6 +50,19 @@ def without_gaps(model: Any) -> Any:
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
         model.set_attn_implementation("eager")
     return model
+
+
+def _of_layers(names: Iterable[str], model: Any) -> list[str]:
+    """Names that belong to a layer, of the model or beyond its last; others may be for something else."""
+    layers = {before for before, dot, _ in (name.partition(".layers.") for name in model.state_dict()) if dot}
+    return sorted(name for name in names if ".layers." in name and name.partition(".layers.")[0] in layers)
+
+
+def _lacking(names: list[str], one: str, other: str) -> str | None:
+    if not names:
+        return None
+    more = f" and {len(names) - 1} more" if names[1:] else ""
+    return f"its {one} {names[0]}{more}, which its {other}"
 
 
 def _other_shape(folder: Path) -> str | None:

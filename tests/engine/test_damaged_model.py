@@ -20,6 +20,7 @@ from astune.schema import AstuneError, ConfigError, EngineError, TrainerError
 from astune.trainer.policy_model import PolicyModel
 
 WEIGHTS, UP = "model.safetensors", "model.layers.1.mlp.up_proj.weight"
+BIAS = "model.layers.0.self_attn.q_proj.bias"
 UPPER = [f"model.layers.1.{part}" for part in ("mlp.up_proj.weight", "input_layernorm.weight")]
 
 
@@ -61,6 +62,14 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "more layers": (
         lambda folder: configured(folder, num_hidden_layers=3),
         "its config.json describes model.layers.2.",
+    ),
+    "fewer layers": (
+        lambda folder: configured(folder, num_hidden_layers=1),
+        "its weights have model.layers.1.input_layernorm.weight and 8 more, which its config.json does not describe",
+    ),
+    "a bias too many": (
+        lambda folder: weighted(folder, lambda tensors: tensors.update({BIAS: torch.zeros(64)})),
+        f"its weights have {BIAS}, which its config.json does not describe",
     ),
     "another shape": (
         lambda folder: weighted(folder, lambda tensors: tensors.update({UP: torch.zeros(3, 64)})),
@@ -113,3 +122,9 @@ def in_two_sentences(error: AstuneError) -> None:
     assert "\n" not in error.message
     assert ". " not in error.message
     assert error.hint
+
+
+def test_weights_beside_the_layers_may_serve_something_else(folder: Path) -> None:
+    weighted(folder, lambda tensors: tensors.update({"score.weight": torch.zeros(1, 64)}))
+    model = load_causal_lm(folder, torch.bfloat16, error=EngineError)
+    assert "score.weight" not in model.state_dict()
