@@ -29,7 +29,7 @@ _LINKING = ["-shared", "-fPIC", "-Wl,-Bsymbolic"]
 
 
 _TIMEOUT_S = 120
-"""For gcc, which takes about a second."""
+"""For gcc, which takes some seconds."""
 
 
 def compiled(source: Path, *flags: str, doing: str, library: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL | None:
