@@ -39,7 +39,7 @@ from astune.runs import RunDirectory, resolve_run
 from astune.task_reader.data_reader import tasks_in
 from tutorial.example_calculator.tasks import make_tasks
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 DOCS = Path(__file__).parents[2] / "docs" / "en"
 PYTHON_DOCS = [Path("/usr/share/doc/python3/html") / part for part in ("tutorial", "howto")]
