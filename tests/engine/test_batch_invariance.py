@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_helpers import Weights, assert_exact, load, transformers_model
 from test_architectures import ARCHITECTURES, save_random
 
@@ -18,6 +20,14 @@ pytestmark = pytest.mark.slow
 
 Said = dict[str, list[Completion]]
 SESSIONS = [f"episode-{number:03d}" for number in range(12)]
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 async def episode(engine: InProcessEngine, session: str, hurry: random.Random | None = None) -> list[Completion]:
@@ -62,6 +72,16 @@ async def test_episodes_say_alone_what_they_say_among_others_bit_for_bit(
     runs.append(await one_by_one(engine))
     await engine.aclose()
     assert runs[0] == runs[1] == runs[2]
+
+
+async def test_no_place_among_six_requests_leaves_a_trace(tmp_path: Path, two_threads: None) -> None:
+    save_random("Phi3", {}, tmp_path)
+    engine = load(tmp_path, deterministic=True, max_batch_size=6)
+    among_others = await together(engine, 0)
+    await engine.aclose()
+    engine = load(tmp_path, deterministic=True, max_batch_size=6)
+    assert await one_by_one(engine) == among_others
+    await engine.aclose()
 
 
 async def test_it_is_the_models_distribution_that_is_sampled_from(tiny_folder: Path) -> None:
