@@ -130,7 +130,7 @@ def test_activations_are_those_that_the_backward_pass_keeps(folder: Path, monkey
     assert sum(kept.values()) == pytest.approx(n_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize(("dtype", "rank"), some([("bfloat16", 0), ("bfloat16", 8), ("float32", 0)], 2))
+@pytest.mark.parametrize(("dtype", "rank"), some([("float32", 0), ("bfloat16", 0), ("bfloat16", 8)], 1))
 def test_what_is_computed_again_changes_no_bit_of_the_gradient(
     dtype: str, rank: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
