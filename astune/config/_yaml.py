@@ -10,11 +10,10 @@ from typing import Any
 
 import yaml
 
-from astune.config.plain_yaml import PlainLoader, TooLargeError, require_small
+from astune.config.plain_yaml import NULL, PlainLoader, TooLargeError, require_small
 from astune.schema import ConfigError
 
 KeyPath = tuple[str, ...]
-_NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def parse_document(text: str, source: str) -> Document:
         require_small(text)
         loader = PlainLoader(text)
         node = loader.get_single_node()
-        if node is None or node.tag == _NULL:
+        if node is None or node.tag == NULL:
             return Document(source, {}, lines)
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(

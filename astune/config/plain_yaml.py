@@ -16,6 +16,8 @@ MAX_NODES = 200_000
 """Maximum nodes, with every alias counted as its content; our longest configuration has some 500."""
 _MAX_DIGITS = 300
 _TAG = "tag:yaml.org,2002:"
+NULL = f"{_TAG}null"
+"""The tag of an empty value."""
 _SIGNED_DIGITS = list("-+0123456789")
 _BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 _EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$")
