@@ -84,7 +84,9 @@ def _library(source: Path, flags: tuple[str, ...]) -> Path:
     """Return the cached library if this source was compiled for this processor by this compiler."""
     command = [_COMPILER, *_FLAGS, *_LINKING, *flags]
     target = _output([_COMPILER, "--version"]) + _output([_COMPILER, "-march=native", "-Q", "--help=target"])
-    texts = [each.read_text() for each in (source, *sorted(_HEADERS.glob("*.h")), *sorted(source.parent.glob("*.c")))]
+    texts = [
+        each.read_text() for each in (source, *sorted(_HEADERS.glob("*.h")), *sorted(source.parent.glob("*.[ch]")))
+    ]
     key = hashlib.sha256("\n".join([*texts, *command, target]).encode()).hexdigest()
     library = cache_dir() / "kernels" / f"{key[:16]}.so"
     if not library.exists():

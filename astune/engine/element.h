@@ -1,5 +1,7 @@
 /* A tensor's numbers, float or (-DBFLOAT16) bfloat16, and float32, in which they are computed. */
 
+#pragma once
+
 #include <stdint.h>
 
 #define INLINE static inline __attribute__((always_inline))

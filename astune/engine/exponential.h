@@ -1,5 +1,7 @@
 /* The exponential function in float32, in operations that a compiler turns into vectors; after element.h. */
 
+#pragma once
+
 #include <math.h>
 
 /* e^(x - n log(2)), by the coefficients of Cephes' expf. */

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
+from _pytest.mark import ParameterSet
 from examples import some
 from torch import Tensor
 
@@ -14,45 +17,80 @@ from astune.engine.local import _cpu_linear, _products
 from astune.engine.local._adapters import PolicyRows
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 
-Layers = tuple[Callable[..., _cpu_linear.Linear], Callable[..., _cpu_linear.Gate]]
-PRECISION = 3e-3
+PRECISION = {torch.bfloat16: 3e-3, torch.float32: 3e-6}
 """Relative error of a whole tensor; bfloat16 rounds each number by up to 1/512 of it."""
-ROWS = [1, 2, 11, 12, 13, 16, 17, 33, 64, 65, 300]
+ROWS = [1, 2, 5, 6, 7, 11, 12, 13, 16, 17, 33, 64, 65, 300]
 SHAPES = [(576, 192), (50, 33), (1536, 576)]
-OURS = pytest.mark.skipif(not _products.are_available(torch.bfloat16, 2), reason="this CPU lacks AVX512-BF16")
-
-
-@pytest.fixture(
-    params=[
-        pytest.param((_products.PackedProduct, _products.GatedProduct), id="ours", marks=OURS),
-        pytest.param((_cpu_linear.OneDnnLinear, _cpu_linear.OneDnnGate), id="oneDNN"),
-    ]
-)
-def layers(request: pytest.FixtureRequest) -> Layers:
-    if not _cpu_linear.is_available(torch.bfloat16):
-        pytest.skip("no bfloat16 on this CPU")
-    torch.manual_seed(0)
-    return request.param
 
 
 def numbers(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape) * scale).bfloat16()
 
 
+class Layers(NamedTuple):
+    linear: Callable[..., _cpu_linear.Linear]
+    gate: Callable[..., _cpu_linear.Gate]
+    dtype: torch.dtype
+    compact: bool = False
+    """Whether all numbers are ones of bfloat16."""
+
+    def numbers(self, *shape: int, scale: float = 1.0) -> Tensor:
+        exact = torch.randn(*shape) * scale
+        return (exact.bfloat16() if self.compact else exact).to(self.dtype)
+
+
+def ours(dtype: torch.dtype, name: str, *, compact: bool = False) -> ParameterSet:
+    lacks = pytest.mark.skipif(not _products.are_available(dtype, 2), reason="this CPU lacks AVX512-BF16 or AVX2")
+    return pytest.param(Layers(_products.PackedProduct, _products.GatedProduct, dtype, compact), id=name, marks=lacks)
+
+
+OURS = [
+    ours(torch.bfloat16, "ours"),
+    ours(torch.float32, "ours in float32"),
+    ours(torch.float32, "ours in float32, weights in bfloat16", compact=True),
+]
+IN_8_BITS = pytest.param(
+    Layers(partial(_products.PackedProduct, int8=True), partial(_products.GatedProduct, int8=True), torch.bfloat16),
+    id="ours in 8 bits",
+    marks=OURS[0].marks,
+)
+IN_BFLOAT16 = pytest.mark.skipif(not _products.are_available(torch.bfloat16, 2), reason="this CPU lacks AVX512-BF16")
+
+
+@pytest.fixture(params=OURS)
+def own(vectors: None, request: pytest.FixtureRequest) -> Layers:
+    torch.manual_seed(0)
+    return request.param
+
+
+@pytest.fixture(
+    params=[
+        *OURS,
+        pytest.param(Layers(_cpu_linear.OneDnnLinear, _cpu_linear.OneDnnGate, torch.bfloat16), id="oneDNN"),
+        pytest.param(Layers(_cpu_linear.OneDnnLinear, _cpu_linear.OneDnnGate, torch.float32), id="oneDNN in float32"),
+    ]
+)
+def layers(request: pytest.FixtureRequest) -> Layers:
+    if not _cpu_linear.is_available(request.param.dtype):
+        pytest.skip("no bfloat16 on this CPU")
+    torch.manual_seed(0)
+    return request.param
+
+
 def assert_close(ours: Tensor, exact: Tensor, roundings: int = 1) -> None:
     assert ours.shape == exact.shape
-    assert float((ours.double() - exact).norm() / exact.norm()) < PRECISION * roundings
+    assert float((ours.double() - exact).norm() / exact.norm()) < PRECISION[ours.dtype] * roundings
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_a_layer_is_the_product_with_its_weight(layers: Layers, rows: int, inputs: int, outputs: int) -> None:
-    weight, bias = numbers(outputs, inputs, scale=inputs**-0.5), numbers(outputs)
-    x, other = numbers(rows, inputs), numbers(rows, outputs)
+    weight, bias = layers.numbers(outputs, inputs, scale=inputs**-0.5), layers.numbers(outputs)
+    x, other = layers.numbers(rows, inputs), layers.numbers(rows, outputs)
     exact = x.double() @ weight.double().T
-    assert_close(layers[0](weight)(x), exact)
-    assert_close(layers[0](weight, bias)(x), exact + bias.double())
-    assert_close(layers[0](weight).add(x, other), exact + other.double())
+    assert_close(layers.linear(weight)(x), exact)
+    assert_close(layers.linear(weight, bias)(x), exact + bias.double())
+    assert_close(layers.linear(weight).add(x, other), exact + other.double())
 
 
 @pytest.mark.parametrize("rows", some(ROWS, 6))
@@ -61,14 +99,14 @@ def test_a_layer_is_the_product_with_its_weight(layers: Layers, rows: int, input
 def test_a_gate_multiplies_what_it_activates(
     layers: Layers, rows: int, inputs: int, outputs: int, biased: bool
 ) -> None:
-    gate, up = (numbers(outputs, inputs, scale=inputs**-0.5) for _ in range(2))
-    biases = (numbers(outputs), numbers(outputs)) if biased else None
-    x = numbers(rows, inputs)
+    gate, up = (layers.numbers(outputs, inputs, scale=inputs**-0.5) for _ in range(2))
+    biases = (layers.numbers(outputs), layers.numbers(outputs)) if biased else None
+    x = layers.numbers(rows, inputs)
     of_gate, of_up = (
         x.double() @ weight.double().T + (biases[index].double() if biases else 0)
         for index, weight in enumerate((gate, up))
     )
-    assert_close(layers[1](gate, up, biases)(x), F.silu(of_gate) * of_up)
+    assert_close(layers.gate(gate, up, biases)(x), F.silu(of_gate) * of_up)
 
 
 POLICIES = ["wolf", "hen", "fox"]
@@ -86,11 +124,11 @@ def adapter_rows(policies: list[str]) -> AdapterRows:
     return AdapterRows(POLICIES, parts, len(policies))
 
 
-def adapters_of(inputs: int, *layers: tuple[int, int]) -> list[list[LowRank]]:
+def adapters_of(draw: Callable[..., Tensor], inputs: int, *layers: tuple[int, int]) -> list[list[LowRank]]:
     """One of each policy for layers of (first output, outputs); the second adds to the last layer alone."""
     ranks = (3, 16, 40)
     every = [
-        [LowRank(numbers(rank, inputs, scale=inputs**-0.5), numbers(width, rank), first) for first, width in layers]
+        [LowRank(draw(rank, inputs, scale=inputs**-0.5), draw(width, rank), first) for first, width in layers]
         for rank in ranks
     ]
     return [every[0], every[1][-1:], every[2]]
@@ -108,14 +146,14 @@ def added(adapters: list[list[LowRank]], policies: list[str], x: Tensor, outputs
 @pytest.mark.parametrize("rows", some([1, 2, 11, 33, 64, 300], 3))
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_adapters_add_to_their_rows(layers: Layers, rows: int, inputs: int, outputs: int, mixed: bool) -> None:
-    x, other, policies = numbers(rows, inputs), numbers(rows, outputs), policies_of(rows, mixed=mixed)
-    weight, parts = numbers(outputs, inputs, scale=inputs**-0.5), [(0, 20), (20, outputs - 20)]
-    layer, adapters = layers[0](weight), adapters_of(inputs, *parts)
+    x, other, policies = layers.numbers(rows, inputs), layers.numbers(rows, outputs), policies_of(rows, mixed=mixed)
+    weight, parts = layers.numbers(outputs, inputs, scale=inputs**-0.5), [(0, 20), (20, outputs - 20)]
+    layer, adapters = layers.linear(weight), adapters_of(layers.numbers, inputs, *parts)
     layer.load_adapters(adapters)
     exact = x.double() @ weight.double().T + added(adapters, policies, x, outputs)
     assert_close(layer(x, adapter_rows(policies)), exact, roundings=2)
     assert_close(layer.add(x, other, adapter_rows(policies)), exact + other.double(), roundings=2)
-    assert torch.equal(layer(x), layers[0](weight)(x)), "no rows of adapters"
+    assert torch.equal(layer(x), layers.linear(weight)(x)), "no rows of adapters"
     layer.load_adapters([[], [], []])
     assert torch.equal(layer(x, adapter_rows(policies)), layer(x)), "adapters of other layers"
 
@@ -124,9 +162,9 @@ def test_adapters_add_to_their_rows(layers: Layers, rows: int, inputs: int, outp
 @pytest.mark.parametrize("rows", some([1, 2, 11, 33, 64, 300], 3))
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_adapters_add_to_a_gate(layers: Layers, rows: int, inputs: int, outputs: int, mixed: bool) -> None:
-    x, policies = numbers(rows, inputs), policies_of(rows, mixed=mixed)
-    gate, up = (numbers(outputs, inputs, scale=inputs**-0.5) for _ in range(2))
-    layer, adapters = layers[1](gate, up), adapters_of(inputs, (0, outputs), (outputs, outputs))
+    x, policies = layers.numbers(rows, inputs), policies_of(rows, mixed=mixed)
+    gate, up = (layers.numbers(outputs, inputs, scale=inputs**-0.5) for _ in range(2))
+    layer, adapters = layers.gate(gate, up), adapters_of(layers.numbers, inputs, (0, outputs), (outputs, outputs))
     layer.load_adapters(adapters)
     exact = x.double() @ torch.cat([gate, up]).double().T + added(adapters, policies, x, 2 * outputs)
     of_gate, of_up = exact.chunk(2, dim=1)
@@ -144,7 +182,7 @@ def quantized(x: Tensor, dtype: torch.dtype) -> Tensor:
 IN_INT8 = [(576, 192), (128, 33), (1536, 576)]
 
 
-@OURS
+@IN_BFLOAT16
 @pytest.mark.parametrize("rows", some(ROWS, 6))
 @pytest.mark.parametrize(("inputs", "outputs"), IN_INT8)
 def test_8_bits_multiply_quantized_rows_with_quantized_weights(rows: int, inputs: int, outputs: int) -> None:
@@ -161,19 +199,22 @@ def test_8_bits_multiply_quantized_rows_with_quantized_weights(rows: int, inputs
     assert_close(_products.GatedProduct(weight, other_weight, int8=True)(x), F.silu(exact) * exact_up)
 
 
-@OURS
+@IN_BFLOAT16
 @pytest.mark.parametrize(("inputs", "outputs"), IN_INT8)
 def test_adapters_beside_8_bits_are_in_16(inputs: int, outputs: int) -> None:
     torch.manual_seed(0)
     x, policies = numbers(33, inputs), policies_of(33, mixed=True)
-    weight, adapters = numbers(outputs, inputs, scale=inputs**-0.5), adapters_of(inputs, (0, 20), (20, outputs - 20))
+    weight, adapters = (
+        numbers(outputs, inputs, scale=inputs**-0.5),
+        adapters_of(numbers, inputs, (0, 20), (20, outputs - 20)),
+    )
     layer = _products.PackedProduct(weight, int8=True)
     layer.load_adapters(adapters)
     exact = quantized(x, torch.float32) @ quantized(weight, torch.bfloat16).T
     assert_close(layer(x, adapter_rows(policies)), exact + added(adapters, policies, x, outputs), roundings=2)
 
 
-@OURS
+@IN_BFLOAT16
 def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row() -> None:
     layer = _products.PackedProduct(torch.ones(3, 64, dtype=torch.bfloat16), int8=True)
     x = torch.zeros(4, 64, dtype=torch.bfloat16)
@@ -184,22 +225,20 @@ def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row() -> None
     torch.testing.assert_close(found[3].float(), torch.full([3], 64e30), rtol=1e-2, atol=0)
 
 
-@OURS
+@IN_BFLOAT16
 def test_a_layer_that_no_scale_divides_stays_in_16_bits() -> None:
     weight, x = numbers(33, 50), numbers(7, 50)
     assert torch.equal(_products.PackedProduct(weight, int8=True)(x), _products.PackedProduct(weight)(x))
 
 
-@OURS
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("own", [*OURS, IN_8_BITS], indirect=True)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_a_row_is_the_same_bit_for_bit_beside_any_others(inputs: int, outputs: int, int8: bool) -> None:
-    torch.manual_seed(0)
-    linear = _products.PackedProduct(numbers(outputs, inputs), numbers(outputs), int8=int8)
-    gate = _products.GatedProduct(numbers(outputs, inputs), numbers(outputs, inputs), int8=int8)
-    linear.load_adapters(adapters_of(inputs, (0, outputs)))
-    gate.load_adapters(adapters_of(inputs, (0, outputs), (outputs, outputs)))
-    x, other, policies = numbers(300, inputs), numbers(300, outputs), policies_of(300, mixed=False)
+def test_a_row_is_the_same_bit_for_bit_beside_any_others(own: Layers, inputs: int, outputs: int) -> None:
+    linear = own.linear(own.numbers(outputs, inputs), own.numbers(outputs))
+    gate = own.gate(own.numbers(outputs, inputs), own.numbers(outputs, inputs))
+    linear.load_adapters(adapters_of(own.numbers, inputs, (0, outputs)))
+    gate.load_adapters(adapters_of(own.numbers, inputs, (0, outputs), (outputs, outputs)))
+    x, other, policies = own.numbers(300, inputs), own.numbers(300, outputs), policies_of(300, mixed=False)
 
     def computed(part: slice) -> list[Tensor]:
         rows = adapter_rows(policies[part])
@@ -212,25 +251,32 @@ def test_a_row_is_the_same_bit_for_bit_beside_any_others(inputs: int, outputs: i
             assert torch.equal(ours, all_rows[part])
 
 
-@OURS
-def test_rows_need_not_lie_one_behind_the_other() -> None:
+def test_weights_are_the_same_bit_for_bit_in_half_the_bytes(vectors: None) -> None:
+    if not _products.are_available(torch.float32, 2):
+        pytest.skip("this CPU lacks AVX2")
     torch.manual_seed(0)
-    linear, x, other = _products.PackedProduct(numbers(33, 50)), numbers(50, 70).T, numbers(33, 70).T
+    weight, x = numbers(33, 50).float(), torch.randn(13, 50)
+    compact, whole = _products.PackedProduct(weight), _products.PackedProduct(torch.cat([weight, weight + 1e-6]))
+    assert torch.equal(compact(x), whole(x)[:, :33])
+    assert_close(compact(x), x.double() @ weight.double().T)
+    assert [layer.entry()[-1] for layer in (compact, whole)] == [True, False]
+
+
+def test_rows_need_not_lie_one_behind_the_other(own: Layers) -> None:
+    linear, x, other = own.linear(own.numbers(33, 50)), own.numbers(50, 70).T, own.numbers(33, 70).T
     assert torch.equal(linear.add(x, other), linear.add(x.contiguous(), other.contiguous()))
 
 
-@OURS
-def test_large_numbers_and_those_that_are_none_pass_through() -> None:
-    ones = torch.ones(1, 2, dtype=torch.bfloat16)
-    gate = _products.GatedProduct(torch.eye(2, dtype=torch.bfloat16), torch.eye(2, dtype=torch.bfloat16))
-    x = torch.tensor([[-1e4, 1e4], [-90.0, 88.0]], dtype=torch.bfloat16)
+def test_large_numbers_and_those_that_are_none_pass_through(own: Layers) -> None:
+    ones = torch.ones(1, 2, dtype=own.dtype)
+    gate = own.gate(torch.eye(2, dtype=own.dtype), torch.eye(2, dtype=own.dtype))
+    x = torch.tensor([[-1e4, 1e4], [-90.0, 88.0]], dtype=own.dtype)
     exact = F.silu(x.float()) * x.float()
-    torch.testing.assert_close(gate(x).float(), exact, rtol=1e-2, atol=1e-30)
+    torch.testing.assert_close(gate(x).float(), exact, rtol=1e-2, atol=1e-29)
     x[0, 0] = float("nan")
     assert gate(x).isnan().tolist() == [[True, True], [False, False]]
-    assert _products.PackedProduct(ones)(x).isnan().flatten().tolist() == [True, False]
+    assert own.linear(ones)(x).isnan().flatten().tolist() == [True, False]
 
 
-def test_an_odd_number_of_inputs_is_left_to_onednn() -> None:
+def test_an_odd_number_of_inputs_of_bfloat16_is_left_to_onednn() -> None:
     assert not _products.are_available(torch.bfloat16, 33)
-    assert not _products.are_available(torch.float32, 32)

@@ -1,8 +1,9 @@
-"""`_products.c`, compiled where it runs: linear layers in bfloat16 on a CPU that multiplies it (AVX512-BF16, AMX).
+"""`_products.c`, compiled where it runs: linear layers of bfloat16 (AVX512-BF16, AMX) and of float32 (AVX2, AVX512).
 
-Weights may be in 8 bits, which AVX512-VNNI multiplies. For the few rows of a decoding step products in bfloat16 take
-half to nine tenths of oneDNN's time. A row's numbers do not depend on how many rows are multiplied together, which
-oneDNN does not promise.
+Weights may lie more compactly: those of bfloat16 in 8 bits, where that is asked for, which AVX512-VNNI multiplies;
+those of float32 in bfloat16, where that changes none of them. For the few rows of a decoding step products in bfloat16
+take half to nine tenths of oneDNN's time, in float32 half to seven tenths. A row's numbers do not depend on how many
+rows are multiplied together, which oneDNN does not promise.
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astune.engine.compiled import addresses, compiled, processor
+from astune.engine.compiled import addresses, compiled_for, processor
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_COLUMNS = 32
-"""`COLUMNS` of the source."""
-_HALF = _COLUMNS // 2
+_REQUIRED = {torch.bfloat16: {"avx512_bf16", "avx512_vnni"}, torch.float32: {"avx2", "fma"}}
+"""Of the processor."""
 _GROUP = 32
-"""`GROUP` of the source."""
-_GROUP_BYTES = _COLUMNS * (2 + _GROUP)
-"""`sizeof(Group)` of the source."""
+"""`GROUP` of the source in bfloat16."""
+_INT8_BYTES = 2 + _GROUP
+"""Of a group of inputs of one output, `sizeof(Group)` of the source by its columns."""
 _ROW_GROUP_BYTES = 8 + _GROUP
 """`sizeof(RowGroup)` of the source."""
 _LONG = 1 << 27
@@ -36,8 +36,11 @@ _LONG = 1 << 27
 
 
 class _Functions(NamedTuple):
+    columns: int
+    """Of a panel, `COLUMNS` of the source."""
     pack: Any
-    pack_int8: Any
+    pack_compact: Any
+    """Returns 0 where the weight has no such form."""
     product: Any
     """Keeps the interpreter: what takes less than a millisecond should not wait for other threads to hand it back."""
     long_product: Any
@@ -45,21 +48,33 @@ class _Functions(NamedTuple):
 
 
 @cache
-def _functions() -> _Functions | None:
-    if not {"avx512_bf16", "avx512_vnni"} <= set(processor().split()):
+def _functions(dtype: torch.dtype) -> _Functions | None:
+    if not _REQUIRED.get(dtype, {"another format"}) <= set(processor().split()):
         return None
-    library = compiled(_SOURCE, doing="sampling")
+    library = compiled_for(dtype, _SOURCE, {}, doing="sampling")
     if library is None:
         return None
-    packing = CFUNCTYPE(None, *[c_void_p] * 2, *[c_int64] * 3)
-    holding, releasing = (kind(None, *[c_void_p] * 9, *[c_int64] * 7) for kind in (PYFUNCTYPE, CFUNCTYPE))
-    packs = packing(("pack", library)), packing(("pack_int8", library))
-    return _Functions(*packs, holding(("product", library)), releasing(("product", library)))
+    pack, pack_compact = (CFUNCTYPE(result, *[c_void_p] * 2, *[c_int64] * 3) for result in (None, c_int64))
+    holding, releasing = (kind(None, *[c_void_p] * 9, *[c_int64] * 8) for kind in (PYFUNCTYPE, CFUNCTYPE))
+    return _Functions(
+        c_int64.in_dll(library, "panel_columns").value,
+        pack(("pack", library)),
+        pack_compact(("pack_compact", library)),
+        holding(("product", library)),
+        releasing(("product", library)),
+    )
 
 
 def are_available(dtype: torch.dtype, inputs: int) -> bool:
     """Whether layers of so many inputs can be multiplied here."""
-    return dtype == torch.bfloat16 and inputs % 2 == 0 and _functions() is not None
+    return (dtype == torch.float32 or inputs % 2 == 0) and _functions(dtype) is not None
+
+
+def _require(dtype: torch.dtype) -> _Functions:
+    functions = _functions(dtype)
+    if functions is None:
+        raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
+    return functions
 
 
 def room_for_quantized(rows: int, inputs: int) -> Tensor:
@@ -80,20 +95,21 @@ class Packed:
     """A layer for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it.
 
     Args:
-        int8: keep the weight in 8 bits, where `in` is a multiple of the inputs that have a scale.
+        int8: keep a weight of bfloat16 in 8 bits, where `in` is a multiple of the inputs that have a scale.
     """
 
     is_row_invariant = True
 
     def __init__(self, weight_EI: Tensor, bias_E: Tensor | None = None, *, int8: bool = False) -> None:
         self._outputs, self._inputs = weight_EI.shape
-        self._in_int8 = int8 and self._inputs % _GROUP == 0
-        functions = _functions()
-        if functions is None:
-            raise EngineError("this CPU has no products of ours", hint="oneDNN's layers serve everywhere")
-        self._functions = functions
-        self._weight = self._packed(weight_EI, int8=self._in_int8)
-        missing = -self._outputs % _COLUMNS
+        self._dtype = weight_EI.dtype
+        self._functions = _require(self._dtype)
+        in_float32 = self._dtype == torch.float32
+        compact = self._compact(weight_EI) if in_float32 or (int8 and self._inputs % _GROUP == 0) else None
+        self._is_compact = compact is not None
+        self._in_int8 = self._is_compact and not in_float32
+        self._weight = self._packed(weight_EI) if compact is None else compact
+        missing = self._padded(self._outputs) - self._outputs
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
         self._adapters: _Adapters | None = None
 
@@ -110,20 +126,28 @@ class Packed:
     def entry(self) -> list[int]:
         """`Linear` of `decoder.c`, until new adapters are loaded."""
         table = self._adapters.table if self._adapters else None
-        return [*addresses(self._weight, self._bias, table), self.ranks, self._in_int8]
+        return [*addresses(self._weight, self._bias, table), self.ranks, self._is_compact]
 
-    def _packed(self, weight_EI: Tensor, *, int8: bool = False) -> Tensor:
+    def _packed(self, weight_EI: Tensor) -> Tensor:
         weight_EI = weight_EI.contiguous()
         outputs, inputs = weight_EI.shape
-        panels = -(-outputs // _COLUMNS)
-        if int8:
-            pack, parts = self._functions.pack_int8, inputs
-            packed = torch.empty(panels, inputs // _GROUP, _GROUP_BYTES, dtype=torch.uint8)
-        else:
-            pack, parts = self._functions.pack, inputs // 2
-            packed = weight_EI.new_empty(panels * _COLUMNS, inputs)
-        pack(*addresses(weight_EI, packed), outputs, parts, torch.get_num_threads())
+        packed = weight_EI.new_empty(self._padded(outputs), inputs)
+        words = inputs * weight_EI.itemsize // 4
+        self._functions.pack(*addresses(weight_EI, packed), outputs, words, torch.get_num_threads())
         return packed
+
+    def _compact(self, weight_EI: Tensor) -> Tensor | None:
+        """In 8 bits, or in bfloat16 if that holds each number; None if not."""
+        weight_EI = weight_EI.contiguous()
+        outputs, inputs = weight_EI.shape
+        bytes_of_output = 2 * inputs if self._dtype == torch.float32 else inputs // _GROUP * _INT8_BYTES
+        packed = torch.empty(self._padded(outputs), bytes_of_output, dtype=torch.uint8)
+        is_exact = self._functions.pack_compact(*addresses(weight_EI, packed), outputs, inputs, torch.get_num_threads())
+        return packed if is_exact else None
+
+    def _padded(self, outputs: int) -> int:
+        """To whole panels."""
+        return -(-outputs // self._functions.columns) * self._functions.columns
 
     def load_adapters(self, adapters: Sequence[Sequence[LowRank]]) -> None:
         """Lay out a policy's factors as one pair, those of the layers that are computed together beside each other."""
@@ -131,13 +155,13 @@ class Packed:
         if not ranks:
             self._adapters = None
             return
-        ranks = -(-ranks // _COLUMNS) * _COLUMNS
+        ranks = self._padded(ranks)
         kept = [self._packed(factor) for adapter in adapters for factor in self._joined(adapter, ranks)]
         self._adapters = _Adapters(torch.tensor(addresses(*kept)).reshape(-1, 2), ranks, kept)
 
     def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
-        down_RI = torch.zeros(ranks, self._inputs, dtype=torch.bfloat16)
-        up_ER = torch.zeros(self._outputs, ranks, dtype=torch.bfloat16)
+        down_RI = torch.zeros(ranks, self._inputs, dtype=self._dtype)
+        up_ER = torch.zeros(self._outputs, ranks, dtype=self._dtype)
         start = 0
         for down, up, first in adapter:
             down_RI[start : start + len(down)] = down
@@ -156,7 +180,7 @@ class Packed:
     ) -> Tensor:
         x_NI = x_NI.contiguous()
         out = x_NI.new_empty(len(x_NI), width)
-        is_long = len(x_NI) * self._weight.numel() > _LONG
+        is_long = len(x_NI) * self._outputs * self._inputs > _LONG
         product = self._functions.long_product if is_long else self._functions.product
         numbers, table, inner_PNR, policies, ranks = None, None, None, 0, 0
         if rows and self._adapters:
@@ -166,7 +190,7 @@ class Packed:
         quantized = room_for_quantized(len(x_NI), self._inputs) if self._in_int8 else None
         product(
             *addresses(x_NI, self._weight, self._bias, other_NE, out, numbers, table, inner_PNR, quantized),
-            *(policies, ranks, len(x_NI), self._inputs, width, gated, torch.get_num_threads()),
+            *(policies, ranks, len(x_NI), self._inputs, width, gated, self._is_compact, torch.get_num_threads()),
         )
         return out
 
@@ -188,19 +212,20 @@ class GatedProduct(Packed):
         self, gate_EI: Tensor, up_EI: Tensor, biases: tuple[Tensor, Tensor] | None = None, *, int8: bool = False
     ) -> None:
         self._width = len(gate_EI)
-        bias = None if biases is None else _interleaved(*(each[:, None] for each in biases))[:, 0]
-        super().__init__(_interleaved(gate_EI, up_EI), bias, int8=int8)
+        self._half = _require(gate_EI.dtype).columns // 2
+        bias = None if biases is None else self._interleaved(*(each[:, None] for each in biases))[:, 0]
+        super().__init__(self._interleaved(gate_EI, up_EI), bias, int8=int8)
 
     def _joined(self, adapter: Sequence[LowRank], ranks: int) -> tuple[Tensor, Tensor]:
         down_RI, up_ER = super()._joined(adapter, ranks)
         gate, up = up_ER[: 2 * self._width].chunk(2)
-        return down_RI, _interleaved(gate, up)
+        return down_RI, self._interleaved(gate, up)
+
+    def _interleaved(self, gate_EI: Tensor, up_EI: Tensor) -> Tensor:
+        """Half a panel of rows of each by turns; both are filled up with zeros."""
+        half = self._half
+        halves = [F.pad(each, (0, 0, 0, -len(each) % half)).unflatten(0, (-1, half)) for each in (gate_EI, up_EI)]
+        return torch.stack(halves, dim=1).flatten(0, 2)
 
     def __call__(self, x_NI: Tensor, rows: AdapterRows | None = None) -> Tensor:
         return self._times(x_NI, self._width, rows, gated=True)
-
-
-def _interleaved(gate_EI: Tensor, up_EI: Tensor) -> Tensor:
-    """Half a panel of rows of each by turns; both are filled up with zeros."""
-    halves = [F.pad(each, (0, 0, 0, -len(each) % _HALF)).unflatten(0, (-1, _HALF)) for each in (gate_EI, up_EI)]
-    return torch.stack(halves, dim=1).flatten(0, 2)

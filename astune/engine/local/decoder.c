@@ -1,8 +1,8 @@
 /* All layers of a decoder for tokens that attend one by one, in one call: for one row, starting their operations
    one after another from Python takes 2 of 13 ms.
 
-   Compiled by decoder.py, which holds the structs once more, in bfloat16. What is computed, and in what order, is
-   what _products.c and kernels.c say. */
+   Compiled by decoder.py, which holds the structs once more. What is computed, and in what order, is what _products.c
+   and kernels.c say. */
 
 #include "_products.c"
 #include "kernels.c"
@@ -11,7 +11,7 @@ typedef struct {
     const void *weight;
     const float *bias;
     const Adapter *adapters;
-    int64_t ranks, in_int8;
+    int64_t ranks, compact;
 } Linear;
 
 typedef struct {
@@ -28,14 +28,14 @@ typedef struct {
     const int64_t *positions, *slots, *lengths, *prefixes, *shared;
     float *scores;
     const int32_t *policy_of_row; /* 0 where no row has an adapter */
-    RowGroup *quantized;          /* [rows, groups] of the widest layer in 8 bits */
+    RowGroup *quantized;          /* [rows, groups] of the widest layer in 8 bits; none without one */
 } Step;
 
 INLINE void linear(const Step *s, const Linear *l, const Element *x, const Element *other, Element *y, Element *inner,
                    int64_t inputs, int64_t width, int64_t gated) {
     const int64_t policies = s->policy_of_row && l->adapters ? s->policies : 0;
     product(x, l->weight, l->bias, other, y, policies ? s->policy_of_row : 0, l->adapters, inner,
-            l->in_int8 ? s->quantized : 0, policies, l->ranks, s->rows, inputs, width, gated, s->threads);
+            l->compact ? s->quantized : 0, policies, l->ranks, s->rows, inputs, width, gated, l->compact, s->threads);
 }
 
 /* x [rows, width] in place; room is for [rows, width + (2 heads + 2 kv_heads) dim + inner_width] and, behind these,

@@ -100,7 +100,7 @@ class CompiledDecoder:
             policies: how many have adapters.
         """
         packed = all(len(layer.packed) == len(layer.products) for layer in layers)
-        decode = _decode() if packed else None
+        decode = _decode(layers[0].input_norm.dtype) if packed else None
         return None if decode is None else cls(decode, shape, layers, policies)
 
     def __call__(
@@ -134,7 +134,7 @@ class CompiledDecoder:
 
 
 @cache
-def _decode() -> Any:
+def _decode(dtype: torch.dtype) -> Any:
     """The compiled function, which lets other threads run meanwhile; None where it cannot be compiled."""
-    functions = compiled_for(torch.bfloat16, _SOURCE, {"decode": [c_void_p] * 4}, doing="sampling")
+    functions = compiled_for(dtype, _SOURCE, {"decode": [c_void_p] * 4}, doing="sampling")
     return None if functions is None else functions.decode
