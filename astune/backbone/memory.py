@@ -20,7 +20,7 @@ LIBRARIES = GIB
 _PROCESS = 575 * 2**20
 """A run's process on a CPU without a model: Python with torch, transformers and an agent framework. Measured."""
 _FREED = 1 << 27
-"""Freed blocks of a training step on a CPU that it has not returned yet (`astune/trainer/recompute.py`)."""
+"""Freed blocks on a CPU that a phase has not returned yet, for a training step as in `astune/trainer/recompute.py`."""
 _LOGITS_AT_ONCE = 1 << 24
 """Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
 _OPTIMISER_BYTES = 12
@@ -142,7 +142,7 @@ def _shapes(config: AstuneConfig, shape: ModelShape) -> list[tuple[Base, ModelSh
 def engine_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bfloat16: bool) -> Estimate:
     """The engine in this process, without a trainer."""
     width = _BFLOAT16 if in_bfloat16 else _FLOAT32
-    engines = [_engine(config, each, width, on_gpu) for _, each in _shapes(config, shape)]
+    engines = [_engine(config, each, width, on_gpu, replaced=False) for _, each in _shapes(config, shape)]
     return Estimate(_place(on_gpu, in_bfloat16), {"libraries": _libraries(on_gpu), **_sums(engines)})
 
 
@@ -157,14 +157,13 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
     tokens = min(config.trainer.tokens_per_microbatch, all_tokens)
     bases = _shapes(config, shape)
     phases = [_phases(config, base, each, width, on_gpu) for base, each in bases]
-    libraries = {"libraries": _libraries(on_gpu)}
-    training = libraries | {
+    always = {"libraries": _libraries(on_gpu), "freed blocks": 0 if on_gpu else _FREED}
+    training = always | {
         **_sums([each for each, _ in phases]),
         "activations": max(each.local_activations(tokens) * width for base, each in bases if base.trained),
         "logits": _LOGITS_AT_ONCE * width,
-        "freed blocks": 0 if on_gpu else _FREED,
     }
-    sampling = libraries | _sums([each for _, each in phases])
+    sampling = always | _sums([each for _, each in phases])
     larger = max((training, "while it trains"), (sampling, "while episodes run"), key=lambda one: sum(one[0].values()))
     return Estimate(f"{_place(on_gpu, in_bfloat16)}, {larger[1]}", larger[0])
 
@@ -177,11 +176,12 @@ def _phases(
     trained = shape.parameters if whole else shape.adapters(sum(one.lora.rank for one in base.trained.values()))
     master_weights = trained * (_FLOAT32 if width < _FLOAT32 else 0)  # in float32 a weight is its own
     start = shape.parameters if config.trainer.loss.kl_coef > 0 and whole else 0
-    engine = _engine(config, shape, width, on_gpu)
+    replaced = whole or "" in base.trained  # the adapters of a run of one policy are merged
+    engine = _engine(config, shape, width, on_gpu, replaced=replaced)
     copies = (shape.parameters + (0 if whole else trained)) * width + master_weights
     held: dict[str, float] = {"weights": copies if base.trained else 0, "starting weights": start * width}
     training = held | {"gradients and AdamW": trained * _OPTIMISER_BYTES}
-    if on_gpu or not whole:  # else the engine drops the weights that a step replaces
+    if on_gpu or not replaced:  # else the engine drops them meanwhile
         training |= {"engine": engine.get("engine", 0)}
     return training, held | {"AdamW": trained * _MOMENTS_BYTES, **engine}
 
@@ -199,18 +199,21 @@ def _libraries(on_gpu: bool) -> float:
     return LIBRARIES if on_gpu else _PROCESS
 
 
-def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool) -> dict[str, float]:
+def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool, *, replaced: bool) -> dict[str, float]:
     """The engine's own weights and cache, where it is in this process; a CPU's has a tied head twice.
+
+    On a CPU weights lie in bfloat16 as they were published, also float32's, until a step's replace them.
 
     The cache is bounded by the episodes of a step at their full length, each with keys and values of its own; on a CPU,
     where only what is written takes memory, at half of it.
     """
     if config.engine.type != "in_process":
         return {}
-    weights = (shape.parameters + (shape.embeddings if shape.tied and not on_gpu else 0)) * width
-    if config.engine.quantization == "int8":  # all but what tokens are looked up in
-        looked_up = shape.vocabulary * shape.hidden * width
-        weights = looked_up + (weights - looked_up) * _INT8 / width
+    looked_up = shape.vocabulary * shape.hidden
+    multiplied = shape.parameters - (looked_up if on_gpu or not shape.tied else 0)
+    in_int8 = config.engine.quantization == "int8"
+    each = _INT8 if in_int8 else width if on_gpu or replaced else _BFLOAT16
+    weights = looked_up * width + multiplied * each
     tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     written = tokens if on_gpu else tokens / 2
     budget = config.engine.kv_cache_gb * GIB / len(config.bases())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,15 +24,17 @@ STATE_FILE = "trainer_state.pt"
 _OF_THE_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "config.json")
 
 
-def save_weights(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], dtype: torch.dtype) -> None:
-    """Write config and weights, these in `dtype`, as others name and store them.
+def save_weights(
+    folder: Path, causal_lm: nn.Module, named_tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype
+) -> None:
+    """Write config and weights, these in `dtype`, as others name and store them; they are read one by one.
 
     Buffers, such as what balances experts, keep their dtype: they choose, and a rounded one chooses others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     buffers = {plain_name(name) for name, _ in causal_lm.named_buffers(remove_duplicate=False)}
     saved = {
-        name: tensor.detach().to("cpu", tensor.dtype if name in buffers else dtype) for name, tensor in tensors.items()
+        name: tensor.detach().to("cpu", tensor.dtype if name in buffers else dtype) for name, tensor in named_tensors
     }
     cast(Any, causal_lm).save_pretrained(folder, state_dict=saved)
     config_file = folder / "config.json"
@@ -41,9 +44,9 @@ def save_weights(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor],
     config_file.write_text(json.dumps(json.loads(config_file.read_text()) | named, indent=2) + "\n")
 
 
-def save_model(folder: Path, causal_lm: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+def save_model(folder: Path, causal_lm: nn.Module, named_tensors: Iterable[tuple[str, Tensor]], source: Path) -> None:
     """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template."""
-    save_weights(folder, causal_lm, tensors, torch.bfloat16)
+    save_weights(folder, causal_lm, named_tensors, torch.bfloat16)
     for file in source.iterdir():
         if file.is_file() and not any(file.match(pattern) for pattern in (*_OF_THE_WEIGHTS, STATE_FILE)):
             shutil.copyfile(file, folder / file.name)
@@ -66,7 +69,7 @@ def save_merged(base: Path, adapter: Path, to: Path) -> None:
         if weight is None or weight.shape != contribution.shape:
             raise ConfigError(f"the adapter in {adapter} is of another model: {base} has no such layer as {layer}")
         tensors[f"{layer}.weight"] = weight + contribution
-    save_model(to, model, tensors, base)
+    save_model(to, model, tensors.items(), base)
 
 
 def random_state() -> dict[str, Tensor]:

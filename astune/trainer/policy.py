@@ -167,7 +167,7 @@ class PolicyTrainer:
 
     def save_model(self, folder: Path) -> None:
         """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""
-        checkpoint.save_model(folder, self._model.causal_lm, dict(self.named_tensors()), self._folder)
+        checkpoint.save_model(folder, self._model.causal_lm, self.named_tensors(), self._folder)
         give_back_freed_memory()
 
     def save_state(self, folder: Path, rng: dict[str, Tensor] | None = None) -> None:

@@ -190,7 +190,7 @@ class PolicyModel:
 
     def save(self, folder: Path) -> None:
         """Write config and weights in Hugging Face format, in the dtype that they compute in."""
-        save_weights(folder, self.causal_lm, dict(self.named_tensors()), self.dtype)
+        save_weights(folder, self.causal_lm, self.named_tensors(), self.dtype)
 
     @property
     def causal_lm(self) -> Any:

@@ -79,14 +79,17 @@ def test_weights_gradients_and_moments_are_those_of_the_trainer(dtype: str, rank
     assert estimate.parts["weights"] + estimate.parts["gradients and AdamW"] == pytest.approx(n_bytes, rel=0.01)
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_weights_of_the_engine_are_those_that_it_keeps(quantization: str, folder: Path):
-    if not takes_int8(torch.bfloat16):
+@pytest.mark.parametrize(
+    ("dtype", "quantization"), [(torch.bfloat16, "none"), (torch.bfloat16, "int8"), (torch.float32, "none")]
+)
+def test_weights_of_the_engine_are_those_that_it_keeps(dtype: torch.dtype, quantization: str, folder: Path):
+    in_bfloat16 = dtype == torch.bfloat16
+    if in_bfloat16 and not takes_int8(dtype):
         pytest.skip("this CPU lacks AVX512-BF16")
-    causal_lm = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    causal_lm = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(dtype)
     llama = CpuLlama(causal_lm, int8=quantization == "int8")
     config = load_config(None, [f"engine.quantization={quantization}"])
-    estimate = engine_memory(config, shape_of(LLAMA), on_gpu=False, in_bfloat16=True)
+    estimate = engine_memory(config, shape_of(LLAMA), on_gpu=False, in_bfloat16=in_bfloat16)
     held = tensors_in([llama._tensors, llama._linears, llama._gates])
     kept = {each.data_ptr(): each for each in held}
     assert estimate.parts["engine"] == pytest.approx(sum(each.nbytes for each in kept.values()), rel=0.01)

@@ -24,11 +24,11 @@ from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _REQUIRED = {torch.bfloat16: {"avx512_bf16", "avx512_vnni"}, torch.float32: {"avx2", "fma"}}
-"""Of the processor."""
+"""What the processor must have."""
 _GROUP = 32
 """`GROUP` of the source in bfloat16."""
 _INT8_BYTES = 2 + _GROUP
-"""Of a group of inputs of one output, `sizeof(Group)` of the source by its columns."""
+"""Bytes of a group of inputs of one output, `sizeof(Group)` of the source by its columns."""
 _ROW_GROUP_BYTES = 8 + _GROUP
 """`sizeof(RowGroup)` of the source."""
 _LONG = 1 << 27
@@ -37,7 +37,7 @@ _LONG = 1 << 27
 
 class _Functions(NamedTuple):
     columns: int
-    """Of a panel, `COLUMNS` of the source."""
+    """Outputs of a panel, `COLUMNS` of the source."""
     pack: Any
     pack_compact: Any
     """Returns 0 where the weight has no such form."""
@@ -137,7 +137,7 @@ class Packed:
         return packed
 
     def _compact(self, weight_EI: Tensor) -> Tensor | None:
-        """In 8 bits, or in bfloat16 if that holds each number; None if not."""
+        """Lay it out in 8 bits, or in bfloat16 if that holds each number; None if not."""
         weight_EI = weight_EI.contiguous()
         outputs, inputs = weight_EI.shape
         bytes_of_output = 2 * inputs if self._dtype == torch.float32 else inputs // _GROUP * _INT8_BYTES
@@ -146,7 +146,7 @@ class Packed:
         return packed if is_exact else None
 
     def _padded(self, outputs: int) -> int:
-        """To whole panels."""
+        """Round up to whole panels."""
         return -(-outputs // self._functions.columns) * self._functions.columns
 
     def load_adapters(self, adapters: Sequence[Sequence[LowRank]]) -> None:
