@@ -78,12 +78,12 @@ def pytest_collection_finish() -> None:
 def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The engine's compiled kernels for vectors of one width: gcc makes different code of each."""
     from astune.engine import compiled
-    from astune.engine.local import _products, kernels, softmax
+    from astune.engine.local import kernels, products, softmax
 
     if request.param and "avx512f" not in compiled.processor():
         pytest.skip("the widest vectors here are AVX2's")
     monkeypatch.setattr(compiled, "_FLAGS", [*compiled._FLAGS, *request.param])
-    functions = (_products._functions, kernels._kernels, softmax._kernels)
+    functions = (products._functions, kernels._kernels, softmax._kernels)
     for each in functions:
         each.cache_clear()
     yield

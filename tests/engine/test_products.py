@@ -13,7 +13,7 @@ from _pytest.mark import ParameterSet
 from examples import some
 from torch import Tensor
 
-from astune.engine.local import _cpu_linear, _products
+from astune.engine.local import _cpu_linear, products
 from astune.engine.local._adapters import PolicyRows
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
 
@@ -40,8 +40,8 @@ class Layers(NamedTuple):
 
 
 def ours(dtype: torch.dtype, name: str, *, compact: bool = False) -> ParameterSet:
-    lacks = pytest.mark.skipif(not _products.are_available(dtype, 2), reason="this CPU lacks AVX512-BF16 or AVX2")
-    return pytest.param(Layers(_products.PackedProduct, _products.GatedProduct, dtype, compact), id=name, marks=lacks)
+    lacks = pytest.mark.skipif(not products.are_available(dtype, 2), reason="this CPU lacks AVX512-BF16 or AVX2")
+    return pytest.param(Layers(products.PackedProduct, products.GatedProduct, dtype, compact), id=name, marks=lacks)
 
 
 OURS = [
@@ -50,11 +50,11 @@ OURS = [
     ours(torch.float32, "ours in float32, weights in bfloat16", compact=True),
 ]
 IN_8_BITS = pytest.param(
-    Layers(partial(_products.PackedProduct, int8=True), partial(_products.GatedProduct, int8=True), torch.bfloat16),
+    Layers(partial(products.PackedProduct, int8=True), partial(products.GatedProduct, int8=True), torch.bfloat16),
     id="ours in 8 bits",
     marks=OURS[0].marks,
 )
-IN_BFLOAT16 = pytest.mark.skipif(not _products.are_available(torch.bfloat16, 2), reason="this CPU lacks AVX512-BF16")
+IN_BFLOAT16 = pytest.mark.skipif(not products.are_available(torch.bfloat16, 2), reason="this CPU lacks AVX512-BF16")
 
 
 @pytest.fixture(params=OURS)
@@ -193,10 +193,10 @@ def test_8_bits_multiply_quantized_rows_with_quantized_weights(rows: int, inputs
     x[:, 64:128] = 0
     rounded = quantized(x, torch.float32)
     exact, exact_up = (rounded @ quantized(each, torch.bfloat16).T for each in (weight, other_weight))
-    linear = _products.PackedProduct(weight, bias, int8=True)
+    linear = products.PackedProduct(weight, bias, int8=True)
     assert_close(linear(x), exact + bias.double())
     assert_close(linear.add(x, other), exact + bias.double() + other.double())
-    assert_close(_products.GatedProduct(weight, other_weight, int8=True)(x), F.silu(exact) * exact_up)
+    assert_close(products.GatedProduct(weight, other_weight, int8=True)(x), F.silu(exact) * exact_up)
 
 
 @IN_BFLOAT16
@@ -208,7 +208,7 @@ def test_adapters_beside_8_bits_are_in_16(inputs: int, outputs: int) -> None:
         numbers(outputs, inputs, scale=inputs**-0.5),
         adapters_of(numbers, inputs, (0, 20), (20, outputs - 20)),
     )
-    layer = _products.PackedProduct(weight, int8=True)
+    layer = products.PackedProduct(weight, int8=True)
     layer.load_adapters(adapters)
     exact = quantized(x, torch.float32) @ quantized(weight, torch.bfloat16).T
     assert_close(layer(x, adapter_rows(policies)), exact + added(adapters, policies, x, outputs), roundings=2)
@@ -216,7 +216,7 @@ def test_adapters_beside_8_bits_are_in_16(inputs: int, outputs: int) -> None:
 
 @IN_BFLOAT16
 def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row() -> None:
-    layer = _products.PackedProduct(torch.ones(3, 64, dtype=torch.bfloat16), int8=True)
+    layer = products.PackedProduct(torch.ones(3, 64, dtype=torch.bfloat16), int8=True)
     x = torch.zeros(4, 64, dtype=torch.bfloat16)
     x[1, 5], x[2, 6], x[3] = float("nan"), float("inf"), 1e30
     found = layer(x)
@@ -228,7 +228,7 @@ def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row() -> None
 @IN_BFLOAT16
 def test_a_layer_that_no_scale_divides_stays_in_16_bits() -> None:
     weight, x = numbers(33, 50), numbers(7, 50)
-    assert torch.equal(_products.PackedProduct(weight, int8=True)(x), _products.PackedProduct(weight)(x))
+    assert torch.equal(products.PackedProduct(weight, int8=True)(x), products.PackedProduct(weight)(x))
 
 
 @pytest.mark.parametrize("own", [*OURS, IN_8_BITS], indirect=True)
@@ -252,11 +252,11 @@ def test_a_row_is_the_same_bit_for_bit_beside_any_others(own: Layers, inputs: in
 
 
 def test_weights_are_the_same_bit_for_bit_in_half_the_bytes(vectors: None) -> None:
-    if not _products.are_available(torch.float32, 2):
+    if not products.are_available(torch.float32, 2):
         pytest.skip("this CPU lacks AVX2")
     torch.manual_seed(0)
     weight, x = numbers(33, 50).float(), torch.randn(13, 50)
-    compact, whole = _products.PackedProduct(weight), _products.PackedProduct(torch.cat([weight, weight + 1e-6]))
+    compact, whole = products.PackedProduct(weight), products.PackedProduct(torch.cat([weight, weight + 1e-6]))
     assert torch.equal(compact(x), whole(x)[:, :33])
     assert_close(compact(x), x.double() @ weight.double().T)
     assert [layer.entry()[-1] for layer in (compact, whole)] == [True, False]
@@ -279,4 +279,4 @@ def test_large_numbers_and_those_that_are_none_pass_through(own: Layers) -> None
 
 
 def test_an_odd_number_of_inputs_of_bfloat16_is_left_to_onednn() -> None:
-    assert not _products.are_available(torch.bfloat16, 33)
+    assert not products.are_available(torch.bfloat16, 33)

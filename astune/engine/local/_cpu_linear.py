@@ -1,6 +1,6 @@
 """Linear layers whose weights are laid out for the CPU's kernels: twice as fast as torch's for few rows.
 
-Where our own products (`_products.py`) are not available, oneDNN's are. This is the one place that touches torch's
+Where our own products (`products.py`) are not available, oneDNN's are. This is the one place that touches torch's
 private oneDNN operators. What follows a product (an activation, a residual, a gate) is fused into it.
 """
 
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.compiled import is_x86
-from astune.engine.local import _products
+from astune.engine.local import products
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank, SeparateAdapters
-from astune.engine.local._products import GatedProduct, PackedProduct
+from astune.engine.local.products import GatedProduct, PackedProduct
 
 _ROWS_HINT = 64
 """oneDNN may choose a layout for a number of rows; measured, 1 to 1024 give the same one."""
@@ -61,12 +61,12 @@ def is_available(dtype: torch.dtype) -> bool:
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, *, int8: bool = False) -> Linear:
-    own = _products.are_available(weight.dtype, weight.shape[1])
+    own = products.are_available(weight.dtype, weight.shape[1])
     return PackedProduct(weight, bias, int8=int8) if own else OneDnnLinear(weight, bias)
 
 
 def gate(gate: Tensor, up: Tensor, biases: tuple[Tensor, Tensor] | None = None, *, int8: bool = False) -> Gate:
-    own = _products.are_available(gate.dtype, gate.shape[1])
+    own = products.are_available(gate.dtype, gate.shape[1])
     return GatedProduct(gate, up, biases, int8=int8) if own else OneDnnGate(gate, up, biases)
 
 

@@ -1,6 +1,6 @@
 """The Llama family's decoder written out for a CPU, where a small model spends its time on starting operators.
 
-Same mathematics and weights as transformers' modules (Llama, Mistral, Qwen2, Qwen3), in linear layers of oneDNN and
+Same mathematics and weights as transformers' modules (Llama, Mistral, Qwen2, Qwen3), in linear layers of its own and
 compiled kernels. Everything else runs through `HfModel`.
 """
 
@@ -77,7 +77,7 @@ class CpuLlama:
 
     Args:
         weights: by name, in place of the model's own.
-        int8: keep the linear layers' weights in 8 bits, where `_products.py` computes them.
+        int8: keep the linear layers' weights in 8 bits, where `products.py` computes them.
     """
 
     def __init__(self, model: Any, weights: Mapping[str, Tensor] | None = None, *, int8: bool = False) -> None:

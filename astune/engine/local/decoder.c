@@ -1,10 +1,10 @@
 /* All layers of a decoder for tokens that attend one by one, in one call: for one row, starting their operations
    one after another from Python takes 2 of 13 ms.
 
-   Compiled by decoder.py, which holds the structs once more. What is computed, and in what order, is what _products.c
+   Compiled by decoder.py, which holds the structs once more. What is computed, and in what order, is what products.c
    and kernels.c say. */
 
-#include "_products.c"
+#include "products.c"
 #include "kernels.c"
 
 typedef struct {

@@ -19,8 +19,8 @@ from torch import Tensor
 from astune.engine.compiled import addresses, compiled_for
 from astune.engine.local._cpu_adapters import AdapterRows
 from astune.engine.local._cpu_linear import Gate, Linear
-from astune.engine.local._products import Packed, room_for_quantized
 from astune.engine.local.attention import Tokens
+from astune.engine.local.products import Packed, room_for_quantized
 
 if TYPE_CHECKING:
     from astune.engine.local._batch import PackedBatch

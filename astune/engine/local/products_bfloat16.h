@@ -1,4 +1,4 @@
-/* Products in bfloat16, on a CPU that multiplies it (AVX512-BF16 or AMX): a part of _products.c.
+/* Products in bfloat16, on a CPU that multiplies it (AVX512-BF16 or AMX): a part of products.c.
 
    A weight may be in 8 bits, with a scale for each output and GROUP inputs, in the layout of AVX512-VNNI; rows are then
    brought to 8 bits as well, and a group's products are exact. What adapters add stays in bfloat16. */
@@ -27,7 +27,7 @@ typedef struct {
     int32_t shift;
     int8_t numbers[GROUP];
 } RowGroup;
-_Static_assert(sizeof(Group) == COLUMNS * (2 + GROUP) && sizeof(RowGroup) == 8 + GROUP, "_products.py has the sizes");
+_Static_assert(sizeof(Group) == COLUMNS * (2 + GROUP) && sizeof(RowGroup) == 8 + GROUP, "products.py has the sizes");
 
 INLINE int64_t bytes_of_panel(int64_t inputs, int64_t compact) {
     return compact ? inputs / GROUP * sizeof(Group) : COLUMNS * inputs * sizeof(Element);

@@ -1,4 +1,4 @@
-/* Products in bfloat16 by the matrix registers of AMX: a part of _products.c. */
+/* Products in bfloat16 by the matrix registers of AMX: a part of products.c. */
 
 #define TILE 16        /* rows of a matrix register, and float32 columns */
 #define TILE_INPUTS 32 /* that one instruction multiplies */

@@ -1,6 +1,6 @@
 /* Linear layers on a CPU: y = x W^T for few rows and for many, of bfloat16 or float32.
 
-   Compiled by _products.py. A weight lies in panels of COLUMNS outputs, [panel][word of inputs][output], which are
+   Compiled by products.py. A weight lies in panels of COLUMNS outputs, [panel][word of inputs][output], which are
    read from beginning to end; a word is two inputs of bfloat16 or one of float32. It may lie more compactly, which the
    parts for either describe. Each output is one sum in float32, of one thread, in an order that only the number of
    inputs decides, and is rounded once: no row's numbers depend on those beside it. What a policy's adapter adds is in
@@ -25,9 +25,9 @@ typedef struct {
 } Term;
 
 #ifdef BFLOAT16
-#include "_products_bfloat16.h"
+#include "products_bfloat16.h"
 #else
-#include "_products_float32.h"
+#include "products_float32.h"
 #endif
 
 const int64_t panel_columns = COLUMNS;
@@ -73,7 +73,7 @@ static void tile_by_number(Term layer, const Term *adapters, int64_t n, const fl
 }
 
 #if defined(BFLOAT16) && defined(__AMX_BF16__)
-#include "_products_amx.h"
+#include "products_amx.h"
 #else
 #define TILE 1
 #define TILE_INPUTS 1

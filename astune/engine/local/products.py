@@ -1,4 +1,4 @@
-"""`_products.c`, compiled where it runs: linear layers of bfloat16 (AVX512-BF16, AMX) and of float32 (AVX2, AVX512).
+"""`products.c`, compiled where it runs: linear layers of bfloat16 (AVX512-BF16, AMX) and of float32 (AVX2, AVX512).
 
 Weights may lie more compactly: those of bfloat16 in 8 bits, where that is asked for, which AVX512-VNNI multiplies;
 those of float32 in bfloat16, where that changes none of them. For the few rows of a decoding step products in bfloat16
@@ -24,7 +24,7 @@ from astune.schema import EngineError
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _REQUIRED = {torch.bfloat16: {"avx512_bf16", "avx512_vnni"}, torch.float32: {"avx2", "fma"}}
-"""What the processor must have."""
+"""Instructions that a processor must have."""
 _GROUP = 32
 """`GROUP` of the source in bfloat16."""
 _INT8_BYTES = 2 + _GROUP

@@ -1,4 +1,4 @@
-/* Products in float32: a part of _products.c.
+/* Products in float32: a part of products.c.
 
    A weight whose numbers all are ones of bfloat16, as most models are published, lies as these, half the size. A word
    is then one number of each of the panel's vectors, for the same input. */
