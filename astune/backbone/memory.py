@@ -42,11 +42,12 @@ class ModelShape:
     keys: int
     vocabulary: int
     tied: bool
+    published_in_bfloat16: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ModelShape | None:
         """The shape that a config.json describes; None for a model of another kind, as one with experts."""
-        sizes = config.get("text_config") or config
+        sizes = {**config, **(config.get("text_config") or {})}
         if any("expert" in name for name in sizes):
             return None
         try:
@@ -59,7 +60,8 @@ class ModelShape:
                 queries=heads * width,
                 keys=(sizes.get("num_key_value_heads") or heads) * width,
                 vocabulary=sizes["vocab_size"],
-                tied=sizes.get("tie_word_embeddings", config.get("tie_word_embeddings", False)),
+                tied=sizes.get("tie_word_embeddings", False),
+                published_in_bfloat16=(sizes.get("dtype") or sizes.get("torch_dtype")) == "bfloat16",
             )
         except KeyError:
             return None
@@ -202,17 +204,18 @@ def _libraries(on_gpu: bool) -> float:
 def _engine(config: AstuneConfig, shape: ModelShape, width: int, on_gpu: bool, *, replaced: bool) -> dict[str, float]:
     """The engine's own weights and cache, where it is in this process; a CPU's has a tied head twice.
 
-    On a CPU weights lie in bfloat16 as they were published, also float32's, until a step's replace them.
+    On a CPU linear layers of a model that was published in bfloat16 stay so, also where it computes in float32, until a
+    step's weights replace them.
 
     The cache is bounded by the episodes of a step at their full length, each with keys and values of its own; on a CPU,
     where only what is written takes memory, at half of it.
     """
     if config.engine.type != "in_process":
         return {}
-    looked_up = shape.vocabulary * shape.hidden
+    looked_up, stays = shape.vocabulary * shape.hidden, shape.published_in_bfloat16 and not (on_gpu or replaced)
     multiplied = shape.parameters - (looked_up if on_gpu or not shape.tied else 0)
     in_int8 = config.engine.quantization == "int8"
-    each = _INT8 if in_int8 else width if on_gpu or replaced else _BFLOAT16
+    each = _INT8 if in_int8 else _BFLOAT16 if stays else width
     weights = looked_up * width + multiplied * each
     tokens = config.trainer.tasks_per_step * config.rollout.num_repeat * config.rollout.max_model_len
     written = tokens if on_gpu else tokens / 2

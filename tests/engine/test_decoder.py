@@ -14,12 +14,13 @@ from astune.engine.local.decoder import CompiledDecoder
 from astune.engine.local.device import takes_int8
 from astune.schema import Completion
 
-INT8 = pytest.mark.skipif(not takes_int8(torch.bfloat16), reason="this CPU lacks AVX512-BF16")
+IN_BFLOAT16 = pytest.mark.skipif(not takes_int8(torch.bfloat16), reason="this CPU lacks AVX512-BF16")
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"deterministic": True}, pytest.param({"quantization": "int8"}, marks=INT8)], ids=str
+    "settings", [{}, {"deterministic": True}, pytest.param({"quantization": "int8"}, marks=IN_BFLOAT16)], ids=str
 )
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=IN_BFLOAT16), "float32"])
 @pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize(
     ("architecture", "changes"),
@@ -33,10 +34,13 @@ async def test_one_call_computes_what_single_operations_do(
     architecture: str,
     changes: dict[str, Any],
     adapted: bool,
+    dtype: str,
     settings: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if "quantization" in settings and dtype == "float32":
+        pytest.skip("only weights of bfloat16 are brought to 8 bits")
     save_random(architecture, changes, tmp_path)
     rows: list[int] = []
     call = CompiledDecoder.__call__
@@ -48,7 +52,7 @@ async def test_one_call_computes_what_single_operations_do(
     monkeypatch.setattr(CompiledDecoder, "__call__", counted)
 
     async def completions(policies: tuple[str, ...]) -> list[Completion]:
-        engine = load(tmp_path, dtype="bfloat16", **settings)
+        engine = load(tmp_path, dtype=dtype, **settings)
         if adapted:
             await engine.load_adapters(Source(1, adapters(tmp_path)))
         found = await said(engine, policies, together=True)
@@ -58,7 +62,7 @@ async def test_one_call_computes_what_single_operations_do(
     policies = POLICIES * 5 if adapted else ("",) * 40
     in_one_call = await completions(policies)
     if not rows:
-        pytest.skip("this CPU lacks AVX512-BF16, or there is no gcc")
+        pytest.skip("this CPU lacks AVX512-BF16 or AVX2, or there is no gcc")
     assert max(rows) >= len(policies)
     monkeypatch.setattr(CompiledDecoder, "of", lambda *_: None)
     rows.clear()

@@ -17,8 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from astune.backbone.memory import ModelShape, engine_memory, estimates
 from astune.config import load_config
 from astune.config.schema import ModelConfig, OptimConfig
+from astune.engine.local import products
 from astune.engine.local.cpu_llama import CpuLlama
-from astune.engine.local.device import takes_int8
 from astune.trainer.microbatch import MicroBatch, pack
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.recompute import Recomputing
@@ -83,13 +83,13 @@ def test_weights_gradients_and_moments_are_those_of_the_trainer(dtype: str, rank
     ("dtype", "quantization"), [(torch.bfloat16, "none"), (torch.bfloat16, "int8"), (torch.float32, "none")]
 )
 def test_weights_of_the_engine_are_those_that_it_keeps(dtype: torch.dtype, quantization: str, folder: Path):
-    in_bfloat16 = dtype == torch.bfloat16
-    if in_bfloat16 and not takes_int8(dtype):
-        pytest.skip("this CPU lacks AVX512-BF16")
+    if not products.are_available(dtype, 2):
+        pytest.skip("this CPU lacks AVX512-BF16 or AVX2")
     causal_lm = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(dtype)
     llama = CpuLlama(causal_lm, int8=quantization == "int8")
     config = load_config(None, [f"engine.quantization={quantization}"])
-    estimate = engine_memory(config, shape_of(LLAMA), on_gpu=False, in_bfloat16=in_bfloat16)
+    shape = shape_of(LLAMA | {"dtype": "bfloat16"})
+    estimate = engine_memory(config, shape, on_gpu=False, in_bfloat16=dtype == torch.bfloat16)
     held = tensors_in([llama._tensors, llama._linears, llama._gates])
     kept = {each.data_ptr(): each for each in held}
     assert estimate.parts["engine"] == pytest.approx(sum(each.nbytes for each in kept.values()), rel=0.01)

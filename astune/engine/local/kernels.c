@@ -1,6 +1,6 @@
 /* What a decoder computes between its matrix products, for the few tokens of a decoding step on a CPU.
 
-   Compiled by _kernels.py, which holds the signatures once more, with Element float or bfloat16. Numbers are computed
+   Compiled by kernels.py, which holds the signatures once more, with Element float or bfloat16. Numbers are computed
    in float32 and rounded once, each by one thread in one order: no sequence's numbers depend on those beside it.
    Layouts are row-major; head dimensions are multiples of LANES. */
 

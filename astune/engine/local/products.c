@@ -16,7 +16,8 @@
 
 typedef int32_t Word __attribute__((may_alias, aligned(2)));
 
-/* Rows x [m, inputs] times a panel; their own compact form is `quantized`, where the panel's multiplies that. */
+/* Rows x [m, inputs] times a panel, which may be in its compact form; `quantized` [m, groups] are the rows in 8 bits,
+   where that form multiplies these. */
 typedef struct {
     const Element *x;
     const void *panel;
@@ -136,8 +137,8 @@ INLINE void multiply_down(const Element *x, const int32_t *policies, const Adapt
 /* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where it is given. Gated, the first half of a
    panel's outputs goes through silu and is multiplied with the other; width is then half of W's rows, and other is not
    given. bias has COLUMNS numbers a panel. policies [rows], where they are given, name a row's adapter or are below 0;
-   inner is room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. quantized is given where W is in 8 bits,
-   room for [rows, groups]. With few rows each thread has the same panels every time, and finds them in its cache. */
+   inner is room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. Where W is compact and in 8 bits,
+   quantized is room for [rows, groups]. With few rows each thread has the same panels every time, and finds them in its cache. */
 _Static_assert(CHUNK % ROWS == 0 && CHUNK % ROWS_COMPACT == 0 && CHUNK % (2 * TILE) == 0,
                "inner has the blocks of rows that are read from it");
 

@@ -28,7 +28,7 @@ _REQUIRED = {torch.bfloat16: {"avx512_bf16", "avx512_vnni"}, torch.float32: {"av
 _GROUP = 32
 """`GROUP` of the source in bfloat16."""
 _INT8_BYTES = 2 + _GROUP
-"""Bytes of a group of inputs of one output, `sizeof(Group)` of the source by its columns."""
+"""Bytes of a group of inputs of one output, `sizeof(Group)` of the source divided by its columns."""
 _ROW_GROUP_BYTES = 8 + _GROUP
 """`sizeof(RowGroup)` of the source."""
 _LONG = 1 << 27
@@ -49,7 +49,8 @@ class _Functions(NamedTuple):
 
 @cache
 def _functions(dtype: torch.dtype) -> _Functions | None:
-    if not _REQUIRED.get(dtype, {"another format"}) <= set(processor().split()):
+    required = _REQUIRED.get(dtype)
+    if required is None or not required <= set(processor().split()):
         return None
     library = compiled_for(dtype, _SOURCE, {}, doing="sampling")
     if library is None:

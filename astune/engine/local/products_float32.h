@@ -1,7 +1,7 @@
 /* Products in float32: a part of products.c.
 
-   A weight whose numbers all are ones of bfloat16, as most models are published, lies as these, half the size. A word
-   is then one number of each of the panel's vectors, for the same input. */
+   In its compact form a weight lies in bfloat16, which holds each number of most published models: half the size, and
+   nothing is rounded. A word is then one number of each of the panel's vectors, for the same input. */
 
 #include "exponential.h"
 #include "lanes.h"
@@ -79,9 +79,11 @@ static __attribute__((noinline)) void silu(float *x) {
 /* Add what there is of `columns` numbers to a vector, and write as many. */
 INLINE void store(Lanes sum, const Element *other, Element *y, int64_t columns) {
     const int64_t bytes = (columns < 0 ? 0 : least(columns, LANES)) * sizeof(Element);
-    Lanes added = {0};
-    if (other) memcpy(&added, other, bytes);
-    sum += added;
+    if (other) {
+        Lanes added = {0};
+        memcpy(&added, other, bytes);
+        sum += added;
+    }
     memcpy(y, &sum, bytes);
 }
 
