@@ -158,8 +158,8 @@ class AstuneConfig(StrictModel):
     deterministic: bool = False
     """Compute each request independently of its batch (batch invariance), so that two runs, or a killed and resumed
     one, are bitwise identical. Models of the Llama family are then trained with the sampled log-probabilities to the
-    last bit, on a CPU with AVX512-BF16; on others rollouts take longer. A resume point then has 12 bytes per parameter
-    instead of 8, with the optimiser's moments in float32."""
+    last bit, on a CPU with AVX512-BF16, or with AVX2 in float32; on others rollouts take longer. A resume point then
+    has 12 bytes per parameter instead of 8, with the optimiser's moments in float32."""
     model: ModelConfig = ModelConfig()
     models: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Several policies in one run, by name, each for its own agents: adapters on the model of `model.path`, or models

@@ -42,7 +42,7 @@ class EngineForward:
 
         One of several adapters is not merged into the engine's weights: its model computes by itself.
         """
-        if model.adapter != ALONE or model.dtype != torch.bfloat16 or not is_supported(model.causal_lm):
+        if model.adapter != ALONE or not is_supported(model.causal_lm):
             return None
         found = cls(model)
         return found if found._llama.is_row_invariant else None
