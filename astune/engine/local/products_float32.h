@@ -41,10 +41,12 @@ int64_t pack_compact(const uint32_t *w, uint32_t *out, int64_t rows, int64_t inp
     return !(lost & 0xffff);
 }
 
-INLINE void multiply(Term term, Sum sums[][2], const int m) {
-    const Floats *panel = term.panel;
+INLINE void multiply_panel(Term term, Sum sums[][2], const int m, const int compact) {
+    const Floats *whole = term.panel;
+    const Words *halves = term.panel;
     for (int64_t i = 0; i < term.inputs; i++) {
-        const Lanes low = panel[2 * i], high = panel[2 * i + 1];
+        const Lanes low = compact ? (Lanes)(halves[i] << 16) : (Lanes)whole[2 * i];
+        const Lanes high = compact ? (Lanes)(halves[i] & 0xffff0000) : (Lanes)whole[2 * i + 1];
 #pragma GCC unroll 12
         for (int j = 0; j < m; j++) {
             const Lanes x = all(term.x[j * term.inputs + i]);
@@ -54,18 +56,9 @@ INLINE void multiply(Term term, Sum sums[][2], const int m) {
     }
 }
 
-INLINE void multiply_compact(Term term, Sum sums[][2], const int m) {
-    const Words *panel = term.panel;
-    for (int64_t i = 0; i < term.inputs; i++) {
-        const Lanes low = (Lanes)(panel[i] << 16), high = (Lanes)(panel[i] & 0xffff0000);
-#pragma GCC unroll 12
-        for (int j = 0; j < m; j++) {
-            const Lanes x = all(term.x[j * term.inputs + i]);
-            sums[j][0] = fused(x, low, sums[j][0]);
-            sums[j][1] = fused(x, high, sums[j][1]);
-        }
-    }
-}
+INLINE void multiply(Term term, Sum sums[][2], const int m) { multiply_panel(term, sums, m, 0); }
+
+INLINE void multiply_compact(Term term, Sum sums[][2], const int m) { multiply_panel(term, sums, m, 1); }
 
 /* x / (1 + e^-x) of LANES numbers; one function, so that a row's numbers are the same beside any others. */
 static __attribute__((noinline)) void silu(float *x) {
