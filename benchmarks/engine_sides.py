@@ -43,10 +43,11 @@ async def ours(folder: Path) -> AsyncIterator[list[Side]]:
     """Both of ours; one alone where this CPU has no products in 8 bits."""
     import torch
 
-    from astune.engine.local.device import takes_int8
+    from astune.engine.local.device import pick_dtype, takes_int8
 
     async with AsyncExitStack() as stack:
-        names = [name for name in OURS if OURS[name] == "none" or takes_int8(torch.bfloat16)]
+        in_int8 = takes_int8(pick_dtype("auto", torch.device("cpu")))
+        names = [name for name in OURS if OURS[name] == "none" or in_int8]
         yield [await stack.enter_async_context(_ours(folder, name)) for name in names]
 
 

@@ -47,8 +47,8 @@ class EngineConfig(StrictModel):
     """Memory for the KV cache in GiB. Requests that do not fit wait; one that can never fit is refused."""
     quantization: Literal["none", "int8"] = "none"
     """`int8` samples with weights and activations in 8 bits: faster, less exact. What is trained is the model itself;
-    `trainer.loss.importance_cap` corrects for the difference. For Llama, Mistral, Qwen2 and Qwen3 in bfloat16 with
-    `in_process`, on a CPU with AVX512-BF16 and gcc."""
+    `trainer.loss.importance_cap` corrects for the difference. For Llama, Mistral, Qwen2 and Qwen3 with `in_process`,
+    on a CPU with AVX2 (bfloat16: AVX512-BF16) and gcc."""
     max_batch_size: int = Field(default=64, ge=1)
     """Requests decoded together. On two CPU cores 64 is the fastest; more only wait for each other."""
 

@@ -51,20 +51,22 @@ OURS = [
     ours(torch.float32, "ours in float32"),
     ours(torch.float32, "ours in float32, weights in bfloat16", compact=True),
 ]
-IN_8_BITS = pytest.param(
-    Layers(partial(products.PackedProduct, int8=True), partial(products.GatedProduct, int8=True), torch.bfloat16),
-    id="ours in 8 bits",
-    marks=OURS[0].marks,
-)
-IN_BFLOAT16 = pytest.mark.skipif(not products.are_available(torch.bfloat16, 2), reason="this CPU lacks AVX512-BF16")
+PRODUCT_IN_8_BITS, GATE_IN_8_BITS = partial(products.PackedProduct, int8=True), partial(products.GatedProduct, int8=True)
+IN_8_BITS = [
+    pytest.param(Layers(PRODUCT_IN_8_BITS, GATE_IN_8_BITS, dtype), id=f"ours in 8 bits, {dtype}")
+    for dtype in (torch.bfloat16, torch.float32)
+]
 
 
 @pytest.fixture(params=OURS)
 def own(vectors: None, request: pytest.FixtureRequest) -> Layers:
     if not products.are_available(request.param.dtype, 2):
-        pytest.skip("there are no products in bfloat16 for vectors of this width")
+        pytest.skip("this CPU has no products for this dtype and vectors of this width")
     torch.manual_seed(0)
     return request.param
+
+
+in_8_bits = pytest.mark.parametrize("own", IN_8_BITS, indirect=True)
 
 
 ONEDNN = Layers(_cpu_linear.OneDnnLinear, _cpu_linear.OneDnnGate, torch.bfloat16)
@@ -182,63 +184,65 @@ def quantized(x: Tensor, dtype: torch.dtype) -> Tensor:
     """What 8 bits keep: multiples of a scale, which is kept in `dtype`, of every 32 numbers."""
     groups = x.float().unflatten(1, (-1, 32))
     scales = (groups.abs().amax(2, keepdim=True) / 127).to(dtype).float()
-    rounded = (groups / scales.where(scales > 0, 1)).round().clamp(-127, 127)
+    rounded = (groups * (1 / scales.where(scales > 0, 1))).round().clamp(-127, 127)
     return (rounded.double() * scales.double()).flatten(1)
 
 
 IN_INT8 = [(576, 192), (128, 33), (1536, 576)]
 
 
-@IN_BFLOAT16
+@in_8_bits
 @pytest.mark.parametrize("rows", some(ROWS, 6))
 @pytest.mark.parametrize(("inputs", "outputs"), IN_INT8)
-def test_8_bits_multiply_quantized_rows_with_quantized_weights(rows: int, inputs: int, outputs: int) -> None:
-    torch.manual_seed(0)
-    weight, bias = numbers(outputs, inputs, scale=inputs**-0.5), numbers(outputs)
-    other_weight, other = numbers(outputs, inputs, scale=inputs**-0.5), numbers(rows, outputs)
-    x = numbers(rows, inputs) * numbers(rows, inputs).exp()  # of many sizes
+def test_8_bits_multiply_quantized_rows_with_quantized_weights(
+    own: Layers, rows: int, inputs: int, outputs: int
+) -> None:
+    weight, bias = own.numbers(outputs, inputs, scale=inputs**-0.5), own.numbers(outputs)
+    other_weight, other = own.numbers(outputs, inputs, scale=inputs**-0.5), own.numbers(rows, outputs)
+    x = own.numbers(rows, inputs) * own.numbers(rows, inputs).exp()  # of many sizes
     x[:, 64:128] = 0
     rounded = quantized(x, torch.float32)
     exact, exact_up = (rounded @ quantized(each, torch.bfloat16).T for each in (weight, other_weight))
-    linear = products.PackedProduct(weight, bias, int8=True)
+    linear = own.linear(weight, bias)
     assert_close(linear(x), exact + bias.double())
     assert_close(linear.add(x, other), exact + bias.double() + other.double())
-    assert_close(products.GatedProduct(weight, other_weight, int8=True)(x), F.silu(exact) * exact_up)
+    assert_close(own.gate(weight, other_weight)(x), F.silu(exact) * exact_up)
 
 
-@IN_BFLOAT16
+@in_8_bits
 @pytest.mark.parametrize(("inputs", "outputs"), IN_INT8)
-def test_adapters_beside_8_bits_are_in_16(inputs: int, outputs: int) -> None:
-    torch.manual_seed(0)
-    x, policies = numbers(33, inputs), policies_of(33, mixed=True)
+def test_adapters_beside_8_bits_are_in_the_models_dtype(own: Layers, inputs: int, outputs: int) -> None:
+    x, policies = own.numbers(33, inputs), policies_of(33, mixed=True)
     weight, adapters = (
-        numbers(outputs, inputs, scale=inputs**-0.5),
-        adapters_of(numbers, inputs, (0, 20), (20, outputs - 20)),
+        own.numbers(outputs, inputs, scale=inputs**-0.5),
+        adapters_of(own.numbers, inputs, (0, 20), (20, outputs - 20)),
     )
-    layer = products.PackedProduct(weight, int8=True)
+    layer = own.linear(weight)
     layer.load_adapters(adapters)
     exact = quantized(x, torch.float32) @ quantized(weight, torch.bfloat16).T
     assert_close(layer(x, adapter_rows(policies)), exact + added(adapters, policies, x, outputs), roundings=2)
 
 
-@IN_BFLOAT16
-def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row() -> None:
-    layer = products.PackedProduct(torch.ones(3, 64, dtype=torch.bfloat16), int8=True)
-    x = torch.zeros(4, 64, dtype=torch.bfloat16)
-    x[1, 5], x[2, 6], x[3] = float("nan"), float("inf"), 1e30
+@in_8_bits
+def test_8_bits_take_zeros_and_keep_numbers_that_are_none_in_their_row(own: Layers) -> None:
+    weight = torch.ones(3, 64, dtype=own.dtype)
+    layer, x = own.linear(weight), torch.zeros(4, 64, dtype=own.dtype)
+    x[1, 5], x[2, 6], x[3] = float("nan"), float("-inf"), 1e30
     found = layer(x)
     assert found[0].tolist() == [0.0] * 3
     assert found[1:3].isnan().all()
+    weight[1, 40] = float("inf")
+    assert own.linear(weight)(x).isnan().tolist()[3] == [False, True, False]
     torch.testing.assert_close(found[3].float(), torch.full([3], 64e30), rtol=1e-2, atol=0)
 
 
-@IN_BFLOAT16
-def test_a_layer_that_no_scale_divides_stays_in_16_bits() -> None:
-    weight, x = numbers(33, 50), numbers(7, 50)
-    assert torch.equal(products.PackedProduct(weight, int8=True)(x), products.PackedProduct(weight)(x))
+@in_8_bits
+def test_a_layer_that_no_scale_divides_is_not_quantized(own: Layers) -> None:
+    weight, x = own.numbers(33, 50), own.numbers(7, 50)
+    assert torch.equal(own.linear(weight)(x), products.PackedProduct(weight)(x))
 
 
-@pytest.mark.parametrize("own", [*OURS, IN_8_BITS], indirect=True)
+@pytest.mark.parametrize("own", [*OURS, *IN_8_BITS], indirect=True)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_a_row_is_the_same_bit_for_bit_beside_any_others(own: Layers, inputs: int, outputs: int) -> None:
     linear = own.linear(own.numbers(outputs, inputs), own.numbers(outputs))
@@ -266,7 +270,7 @@ def test_weights_are_the_same_bit_for_bit_in_half_the_bytes(vectors: None) -> No
     compact, whole = products.PackedProduct(weight), products.PackedProduct(torch.cat([weight, weight + 1e-6]))
     assert torch.equal(compact(x), whole(x)[:, :33])
     assert_close(compact(x), x.double() @ weight.double().T)
-    assert [layer.entry()[-1] for layer in (compact, whole)] == [True, False]
+    assert [layer.entry()[-1] for layer in (compact, whole)] == [1, 0]
 
 
 def test_rows_need_not_lie_one_behind_the_other(own: Layers) -> None:

@@ -79,9 +79,8 @@ def test_weights_gradients_and_moments_are_those_of_the_trainer(dtype: str, rank
     assert estimate.parts["weights"] + estimate.parts["gradients and AdamW"] == pytest.approx(n_bytes, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "quantization"), [(torch.bfloat16, "none"), (torch.bfloat16, "int8"), (torch.float32, "none")]
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_weights_of_the_engine_are_those_that_it_keeps(dtype: torch.dtype, quantization: str, folder: Path):
     if not products.are_available(dtype, 2):
         pytest.skip("this CPU lacks AVX512-BF16 or AVX2")

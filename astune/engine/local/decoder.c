@@ -11,7 +11,7 @@ typedef struct {
     const void *weight;
     const float *bias;
     const Adapter *adapters;
-    int64_t ranks, compact;
+    int64_t ranks, form;
 } Linear;
 
 typedef struct {
@@ -35,7 +35,7 @@ INLINE void linear(const Step *s, const Linear *l, const Element *x, const Eleme
                    int64_t inputs, int64_t width, int64_t gated) {
     const int64_t policies = s->policy_of_row && l->adapters ? s->policies : 0;
     product(x, l->weight, l->bias, other, y, policies ? s->policy_of_row : 0, l->adapters, inner,
-            l->compact ? s->quantized : 0, policies, l->ranks, s->rows, inputs, width, gated, l->compact, s->threads);
+            s->quantized, policies, l->ranks, s->rows, inputs, width, gated, l->form, s->threads);
 }
 
 /* x [rows, width] in place; room is for [rows, width + (2 heads + 2 kv_heads) dim + inner_width] and, behind these,

@@ -114,7 +114,7 @@ class CompiledDecoder:
         """Compute all layers in place of x; keys and values are stored in the batch's cache."""
         shape, cache, n = self._shape, batch.cache, len(x_NW)
         policy_of_row = rows.numbers if rows and self._ranks else None
-        quantized = room_for_quantized(n, self._quantized_inputs)
+        quantized = room_for_quantized(n, self._quantized_inputs, x_NW.dtype)
         step = _Step(
             len(self._layers),
             *shape.sizes,

@@ -34,4 +34,4 @@ def pick_dtype(name: Literal["auto", "bfloat16", "float32"], device: torch.devic
 
 def takes_int8(dtype: torch.dtype) -> bool:
     """Whether a model of this dtype can sample with weights in 8 bits here."""
-    return dtype == torch.bfloat16 and products.are_available(dtype, inputs=2)
+    return products.are_available(dtype, inputs=2)

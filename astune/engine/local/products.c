@@ -1,7 +1,7 @@
 /* Linear layers on a CPU: y = x W^T for few rows and for many, of bfloat16 or float32.
 
    Compiled by products.py. A weight lies in panels of COLUMNS outputs, [panel][word of inputs][output], which are
-   read from beginning to end; a word is two inputs of bfloat16 or one of float32. It may lie more compactly, which the
+   read from beginning to end; a word is two inputs of bfloat16 or one of float32. It may have another form, which the
    parts for either describe. Each output is one sum in float32, of one thread, in an order that only the number of
    inputs decides, and is rounded once: no row's numbers depend on those beside it. What a policy's adapter adds is in
    that sum; its product with the first factor is rounded too. */
@@ -16,12 +16,15 @@
 
 typedef int32_t Word __attribute__((may_alias, aligned(2)));
 
-/* Rows x [m, inputs] times a panel, which may be in its compact form; `quantized` [m, groups] are the rows in 8 bits,
-   where that form multiplies these. */
+/* How a weight lies: its own numbers; these in bfloat16, where they are float32 and lose nothing; 8 bits. */
+enum { WHOLE, HALVES, INT8 };
+#define GROUP 32 /* inputs that share a scale in 8 bits */
+
+/* Rows x [m, inputs] times a panel; `quantized` [m, groups] are the rows in 8 bits, for a panel in 8 bits. */
 typedef struct {
     const Element *x;
     const void *panel;
-    int64_t inputs, compact;
+    int64_t inputs, form;
     const void *quantized;
 } Term;
 
@@ -31,7 +34,8 @@ typedef struct {
 #include "products_float32.h"
 #endif
 
-const int64_t panel_columns = COLUMNS;
+const int64_t panel_columns = COLUMNS, int8_group_bytes = sizeof(Group) / COLUMNS;
+const int64_t row_group_bytes = sizeof(RowGroup);
 
 /* Lay out `rows` rows of w [rows, words]; what is missing of the last panel is zero. */
 void pack(const Word *w, Word *out, int64_t rows, int64_t words, int64_t threads) {
@@ -52,10 +56,7 @@ INLINE void tile(Term layer, const Term *adapters, int64_t n, const float *bias,
     Sum sums[ROWS][2];
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++) sums[j][0] = sums[j][1] = (Sum){0};
-    if (layer.compact && m <= ROWS_COMPACT)
-        multiply_compact(layer, sums, m);
-    else
-        multiply(layer, sums, m);
+    multiply_layer(layer, sums, m);
     for (int64_t k = 0; k < n; k++) multiply(adapters[k], sums, m);
 #pragma GCC unroll 12
     for (int j = 0; j < m; j++)
@@ -137,25 +138,25 @@ INLINE void multiply_down(const Element *x, const int32_t *policies, const Adapt
 /* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where it is given. Gated, the first half of a
    panel's outputs goes through silu and is multiplied with the other; width is then half of W's rows, and other is not
    given. bias has COLUMNS numbers a panel. policies [rows], where they are given, name a row's adapter or are below 0;
-   inner is room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. Where W is compact and in 8 bits,
-   quantized is room for [rows, groups]. With few rows each thread has the same panels every time, and finds them in its cache. */
-_Static_assert(CHUNK % ROWS == 0 && CHUNK % ROWS_COMPACT == 0 && CHUNK % (2 * TILE) == 0,
+   inner is room for [n, rows, ranks], n policies, ranks a multiple of COLUMNS. Where W is in 8 bits, quantized is room
+   for [rows, groups]. With few rows each thread has the same panels every time, and finds them in its cache. */
+_Static_assert(CHUNK % ROWS == 0 && CHUNK % ROWS_INT8 == 0 && CHUNK % (2 * TILE) == 0,
                "inner has the blocks of rows that are read from it");
 
 void product(const Element *x, const void *weight, const float *bias, const Element *other, Element *y,
              const int32_t *policies, const Adapter *adapters, Element *inner, RowGroup *quantized, int64_t n,
-             int64_t ranks, int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t compact,
+             int64_t ranks, int64_t rows, int64_t inputs, int64_t width, int64_t gated, int64_t form,
              int64_t threads) {
     const int64_t outputs = gated ? COLUMNS / 2 : COLUMNS, panels = (width + outputs - 1) / outputs;
     const int64_t chunks = (rows + CHUNK - 1) / CHUNK, groups = inputs / GROUP;
-    const int64_t panel_bytes = bytes_of_panel(inputs, compact);
-    const int64_t tiled = may_use_tiles && !compact && inputs % TILE_INPUTS == 0;
-    const int64_t together = compact ? ROWS_COMPACT : tiled ? 2 * TILE : ROWS;
+    const int64_t panel_bytes = bytes_of_panel(inputs, form);
+    const int64_t tiled = may_use_tiles && form == WHOLE && inputs % TILE_INPUTS == 0;
+    const int64_t together = form == INT8 ? ROWS_INT8 : tiled ? 2 * TILE : ROWS;
     omp_set_schedule(rows > FEW_ROWS ? omp_sched_dynamic : omp_sched_static, 0);
 #pragma omp parallel num_threads(threads)
     {
         int64_t shape = 0;
-        if (quantized) quantize_rows(x, quantized, rows, groups);
+        if (form == INT8) quantize_rows(x, quantized, rows, groups);
         if (policies)
             multiply_down(x, policies, adapters, inner, n, ranks, rows, inputs, together, tiled, &shape);
 #pragma omp for schedule(runtime)
@@ -163,8 +164,8 @@ void product(const Element *x, const void *weight, const float *bias, const Elem
             const int64_t panel = unit % panels, column = panel * outputs, end = (unit / panels + 1) * CHUNK;
             for (int64_t row = end - CHUNK; row < rows && row < end; row += together) {
                 const int64_t left = (end < rows ? end : rows) - row, at = row * width + column;
-                const Term layer = {x + row * inputs, (const char *)weight + panel * panel_bytes, inputs, compact,
-                                    quantized ? quantized + row * groups : 0};
+                const Term layer = {x + row * inputs, (const char *)weight + panel * panel_bytes, inputs, form,
+                                    form == INT8 ? quantized + row * groups : 0};
                 const float *b = bias ? bias + panel * COLUMNS : 0;
                 const Element *o = other ? other + at : 0;
                 Term added[ROWS > 2 * TILE ? ROWS : 2 * TILE];

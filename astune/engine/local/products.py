@@ -1,7 +1,6 @@
 """`products.c`, compiled where it runs: linear layers of bfloat16 (AVX512-BF16, AMX) and of float32 (AVX2, AVX512).
 
-Weights may lie more compactly: those of bfloat16 in 8 bits, where that is asked for, which AVX512-VNNI multiplies;
-those of float32 in bfloat16, where that changes none of them. For the few rows of a decoding step products in bfloat16
+Weights lie in 8 bits where that is asked for, and those of float32 in bfloat16 where that changes none of them. For the few rows of a decoding step products in bfloat16
 take half to nine tenths of oneDNN's time, in float32 half to seven tenths. A row's numbers do not depend on how many
 rows are multiplied together, which oneDNN does not promise.
 """
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import CFUNCTYPE, PYFUNCTYPE, c_int64, c_void_p
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,21 +26,31 @@ _SOURCE = Path(__file__).with_suffix(".c")
 _REQUIRED = {torch.bfloat16: {"avx512_bf16", "avx512_vnni"}, torch.float32: {"avx2", "fma"}}
 """Instructions that a processor must have."""
 _GROUP = 32
-"""`GROUP` of the source in bfloat16."""
-_INT8_BYTES = 2 + _GROUP
-"""Bytes of a group of inputs of one output, `sizeof(Group)` of the source divided by its columns."""
-_ROW_GROUP_BYTES = 8 + _GROUP
-"""`sizeof(RowGroup)` of the source."""
+"""`GROUP` of the source."""
 _LONG = 1 << 27
 """Multiplications that take some tenths of a millisecond on two cores."""
+
+
+class _Form(IntEnum):
+    """How a weight lies."""
+
+    WHOLE = 0
+    HALVES = 1
+    """In bfloat16, without a rounding."""
+    INT8 = 2
 
 
 class _Functions(NamedTuple):
     columns: int
     """Outputs of a panel, `COLUMNS` of the source."""
+    int8_group_bytes: int
+    """Bytes of `_GROUP` inputs of one output."""
+    row_group_bytes: int
+    """Bytes of `_GROUP` inputs of a quantized row."""
     pack: Any
-    pack_compact: Any
-    """Returns 0 where the weight has no such form."""
+    pack_halves: Any
+    """For float32; returns 0 where a number would be rounded."""
+    pack_int8: Any
     product: Any
     """Keeps the interpreter: what takes less than a millisecond should not wait for other threads to hand it back."""
     long_product: Any
@@ -55,12 +65,14 @@ def _functions(dtype: torch.dtype) -> _Functions | None:
     library = compiled_for(dtype, _SOURCE, {}, doing="sampling")
     if library is None:
         return None
-    pack, pack_compact = (CFUNCTYPE(result, *[c_void_p] * 2, *[c_int64] * 3) for result in (None, c_int64))
+    pack, pack_halves = (CFUNCTYPE(result, *[c_void_p] * 2, *[c_int64] * 3) for result in (None, c_int64))
     holding, releasing = (kind(None, *[c_void_p] * 9, *[c_int64] * 8) for kind in (PYFUNCTYPE, CFUNCTYPE))
+    sizes = ("panel_columns", "int8_group_bytes", "row_group_bytes")
     return _Functions(
-        c_int64.in_dll(library, "panel_columns").value,
+        *(c_int64.in_dll(library, name).value for name in sizes),
         pack(("pack", library)),
-        pack_compact(("pack_compact", library)),
+        pack_halves(("pack_halves", library)) if dtype == torch.float32 else None,
+        pack(("pack_int8", library)),
         holding(("product", library)),
         releasing(("product", library)),
     )
@@ -78,9 +90,9 @@ def _require(dtype: torch.dtype) -> _Functions:
     return functions
 
 
-def room_for_quantized(rows: int, inputs: int) -> Tensor:
+def room_for_quantized(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
     """Return memory for the quantized rows of a product whose weight is in 8 bits."""
-    return torch.empty(rows * inputs // _GROUP * _ROW_GROUP_BYTES, dtype=torch.uint8)
+    return torch.empty(rows * inputs // _GROUP * _require(dtype).row_group_bytes, dtype=torch.uint8)
 
 
 class _Adapters(NamedTuple):
@@ -96,7 +108,7 @@ class Packed:
     """A layer for x [rows, in]; the weight is copied, later changes to the given tensor do not reach it.
 
     Args:
-        int8: keep a weight of bfloat16 in 8 bits, where `in` is a multiple of the inputs that have a scale.
+        int8: keep the weight in 8 bits, where `in` is a multiple of the inputs that have a scale.
     """
 
     is_row_invariant = True
@@ -105,11 +117,7 @@ class Packed:
         self._outputs, self._inputs = weight_EI.shape
         self._dtype = weight_EI.dtype
         self._functions = _require(self._dtype)
-        in_float32 = self._dtype == torch.float32
-        compact = self._compact(weight_EI) if in_float32 or (int8 and self._inputs % _GROUP == 0) else None
-        self._is_compact = compact is not None
-        self._in_int8 = self._is_compact and not in_float32
-        self._weight = self._packed(weight_EI) if compact is None else compact
+        self._form, self._weight = self._laid_out(weight_EI.contiguous(), int8=int8 and self._inputs % _GROUP == 0)
         missing = self._padded(self._outputs) - self._outputs
         self._bias = None if bias_E is None else F.pad(bias_E.float(), (0, missing)).contiguous()
         self._adapters: _Adapters | None = None
@@ -122,12 +130,25 @@ class Packed:
     @property
     def quantized_inputs(self) -> int:
         """Inputs of a row that are quantized."""
-        return self._inputs if self._in_int8 else 0
+        return self._inputs if self._form == _Form.INT8 else 0
 
     def entry(self) -> list[int]:
         """`Linear` of `decoder.c`, until new adapters are loaded."""
         table = self._adapters.table if self._adapters else None
-        return [*addresses(self._weight, self._bias, table), self.ranks, self._is_compact]
+        return [*addresses(self._weight, self._bias, table), self.ranks, self._form]
+
+    def _laid_out(self, weight_EI: Tensor, *, int8: bool) -> tuple[_Form, Tensor]:
+        outputs, sizes = self._padded(self._outputs), (self._outputs, self._inputs, torch.get_num_threads())
+        if int8:
+            group_bytes = self._functions.int8_group_bytes
+            packed = torch.empty(outputs, self._inputs // _GROUP * group_bytes, dtype=torch.uint8)
+            self._functions.pack_int8(*addresses(weight_EI, packed), *sizes)
+            return _Form.INT8, packed
+        if self._functions.pack_halves:
+            packed = torch.empty(outputs, self._inputs, dtype=torch.bfloat16)
+            if self._functions.pack_halves(*addresses(weight_EI, packed), *sizes):
+                return _Form.HALVES, packed
+        return _Form.WHOLE, self._packed(weight_EI)
 
     def _packed(self, weight_EI: Tensor) -> Tensor:
         weight_EI = weight_EI.contiguous()
@@ -136,15 +157,6 @@ class Packed:
         words = inputs * weight_EI.itemsize // 4
         self._functions.pack(*addresses(weight_EI, packed), outputs, words, torch.get_num_threads())
         return packed
-
-    def _compact(self, weight_EI: Tensor) -> Tensor | None:
-        """Lay it out in 8 bits, or in bfloat16 if that holds each number; None if not."""
-        weight_EI = weight_EI.contiguous()
-        outputs, inputs = weight_EI.shape
-        bytes_of_output = 2 * inputs if self._dtype == torch.float32 else inputs // _GROUP * _INT8_BYTES
-        packed = torch.empty(self._padded(outputs), bytes_of_output, dtype=torch.uint8)
-        is_exact = self._functions.pack_compact(*addresses(weight_EI, packed), outputs, inputs, torch.get_num_threads())
-        return packed if is_exact else None
 
     def _padded(self, outputs: int) -> int:
         """Round up to whole panels."""
@@ -188,10 +200,10 @@ class Packed:
             numbers, table, ranks = rows.numbers, self._adapters.table, self._adapters.ranks
             policies = len(table)
             inner_PNR = x_NI.new_empty(policies, len(x_NI), ranks)
-        quantized = room_for_quantized(len(x_NI), self._inputs) if self._in_int8 else None
+        quantized = room_for_quantized(len(x_NI), self.quantized_inputs, self._dtype)
         product(
             *addresses(x_NI, self._weight, self._bias, other_NE, out, numbers, table, inner_PNR, quantized),
-            *(policies, ranks, len(x_NI), self._inputs, width, gated, self._is_compact, torch.get_num_threads()),
+            *(policies, ranks, len(x_NI), self._inputs, width, gated, self._form, torch.get_num_threads()),
         )
         return out
 

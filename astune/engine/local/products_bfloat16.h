@@ -10,8 +10,7 @@
 
 #define COLUMNS 32 /* of a panel: two vectors of 16 */
 #define ROWS 12    /* together: their sums fill 24 of 32 registers */
-#define ROWS_COMPACT 8 /* where they are in 8 bits: their products fill 16 */
-#define GROUP 32 /* inputs that share a scale where they are in 8 bits */
+#define ROWS_INT8 8 /* where they are in 8 bits: their products fill 16 */
 
 typedef __m512 Sum;
 
@@ -27,10 +26,9 @@ typedef struct {
     int32_t shift;
     int8_t numbers[GROUP];
 } RowGroup;
-_Static_assert(sizeof(Group) == COLUMNS * (2 + GROUP) && sizeof(RowGroup) == 8 + GROUP, "products.py has the sizes");
 
-INLINE int64_t bytes_of_panel(int64_t inputs, int64_t compact) {
-    return compact ? inputs / GROUP * sizeof(Group) : COLUMNS * inputs * sizeof(Element);
+INLINE int64_t bytes_of_panel(int64_t inputs, int64_t form) {
+    return form == INT8 ? inputs / GROUP * sizeof(Group) : COLUMNS * inputs * sizeof(Element);
 }
 
 /* 16 numbers in float32. */
@@ -103,8 +101,8 @@ INLINE void load_group(const Element *x, __m512 *numbers) {
     for (int v = 0; v < GROUP / 16; v++) numbers[v] = widened16(x + 16 * v);
 }
 
-/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. Every weight has such a form. */
-int64_t pack_compact(const Element *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
+/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
+void pack_int8(const Element *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
     const int64_t panels = (rows + COLUMNS - 1) / COLUMNS, groups = inputs / GROUP;
 #pragma omp parallel for num_threads(threads)
     for (int64_t panel = 0; panel < panels; panel++)
@@ -120,7 +118,6 @@ int64_t pack_compact(const Element *w, Group *out, int64_t rows, int64_t inputs,
                 for (int i = 0; i < GROUP; i++) group->weights[i / 4][c][i % 4] = quantized[i] + 128;
             }
         }
-    return 1;
 }
 
 /* Bring x [rows, groups, GROUP] to 8 bits; each thread of the team does its part. */
@@ -161,12 +158,12 @@ INLINE void multiply(Term term, __m512 sums[][2], const int m) {
     }
 }
 
-INLINE void multiply_compact(Term term, __m512 sums[][2], const int m) {
+INLINE void multiply_int8(Term term, __m512 sums[][2], const int m) {
     const RowGroup *x = term.quantized;
     const Group *panel = term.panel;
     const int64_t groups = term.inputs / GROUP;
     for (int64_t g = 0; g < groups; g++) {
-        __m512i products[ROWS_COMPACT][2];
+        __m512i products[ROWS_INT8][2];
 #pragma GCC unroll 8
         for (int j = 0; j < m; j++) products[j][0] = products[j][1] = _mm512_set1_epi32(x[j * groups + g].shift);
         for (int i = 0; i < GROUP / 4; i++) {
@@ -187,4 +184,11 @@ INLINE void multiply_compact(Term term, __m512 sums[][2], const int m) {
             sums[j][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[j][1]), _mm512_mul_ps(high, scale), sums[j][1]);
         }
     }
+}
+
+INLINE void multiply_layer(Term layer, __m512 sums[][2], const int m) {
+    if (layer.form == INT8 && m <= ROWS_INT8)
+        multiply_int8(layer, sums, m);
+    else
+        multiply(layer, sums, m);
 }

@@ -1,10 +1,12 @@
 /* Products in float32: a part of products.c.
 
-   In its compact form a weight lies in bfloat16, which holds each number of most published models: half the size, and
-   nothing is rounded. A word is then one number of each of the panel's vectors, for the same input. */
+   A weight may lie in bfloat16, which holds each number of most published models: half the size, and nothing is
+   rounded. A word is then one number of each of the panel's vectors, for the same input. Or it lies in 8 bits, with a
+   scale for each output and GROUP inputs; rows are then brought to 8 bits as well, and a group's products are exact. */
 
 #include "exponential.h"
 #include "lanes.h"
+#include <float.h>
 
 #define COLUMNS (2 * LANES) /* of a panel */
 #ifdef __AVX512F__
@@ -12,20 +14,29 @@
 #else
 #define ROWS 6 /* together: their sums fill 12 of 16 registers */
 #endif
-#define ROWS_COMPACT ROWS
+#define ROWS_INT8 ROWS
 
 typedef Lanes Sum;
 typedef uint32_t Words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* Rows are in no other form. */
-#define GROUP 1
-typedef Element RowGroup;
-#define quantize_rows(x, quantized, rows, groups)
+/* GROUP inputs of a panel in 8 bits; an instruction multiplies two of each output. Scales are bfloat16. */
+typedef struct {
+    uint16_t scales[COLUMNS];
+    int8_t weights[GROUP / 2][COLUMNS][2];
+} Group;
 
-INLINE int64_t bytes_of_panel(int64_t inputs, int64_t compact) { return inputs * COLUMNS * (compact ? 2 : 4); }
+/* GROUP inputs of a row in 8 bits, as wide as they are multiplied. */
+typedef struct {
+    float scale;
+    int16_t numbers[GROUP];
+} RowGroup;
+
+INLINE int64_t bytes_of_panel(int64_t inputs, int64_t form) {
+    return form == INT8 ? inputs / GROUP * sizeof(Group) : inputs * COLUMNS * (form == HALVES ? 2 : 4);
+}
 
 /* Lay out w [rows, inputs] in bfloat16; 0 where that would round a number. */
-int64_t pack_compact(const uint32_t *w, uint32_t *out, int64_t rows, int64_t inputs, int64_t threads) {
+int64_t pack_halves(const uint32_t *w, uint32_t *out, int64_t rows, int64_t inputs, int64_t threads) {
     const int64_t panels = (rows + COLUMNS - 1) / COLUMNS;
     uint32_t lost = 0;
 #pragma omp parallel for num_threads(threads) reduction(| : lost)
@@ -41,12 +52,59 @@ int64_t pack_compact(const uint32_t *w, uint32_t *out, int64_t rows, int64_t inp
     return !(lost & 0xffff);
 }
 
-INLINE void multiply_panel(Term term, Sum sums[][2], const int m, const int compact) {
+/* The scale that brings GROUP numbers to -127 .. 127; NaN where one of them is NaN or infinite, whose bits without the
+   sign are the largest. */
+INLINE float scale_of(const float *x) {
+    const Word *words = (const Word *)x;
+    int32_t top = 0;
+#pragma omp simd reduction(max : top)
+    for (int i = 0; i < GROUP; i++) top = (words[i] & 0x7fffffff) > top ? words[i] & 0x7fffffff : top;
+    const union { int32_t bits; float value; } magnitude = {top};
+    return top < 0x7f800000 ? magnitude.value / 127 : NAN;
+}
+
+/* Round GROUP numbers to multiples of a scale. */
+INLINE void quantize(const float *x, float scale, int16_t *out) {
+    const float inverse = scale >= FLT_MIN ? 1 / scale : 0;
+#pragma omp simd
+    for (int i = 0; i < GROUP; i++) out[i] = (int32_t)rintf(x[i] * inverse);
+}
+
+/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
+void pack_int8(const float *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
+    const int64_t panels = (rows + COLUMNS - 1) / COLUMNS, groups = inputs / GROUP;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t g = 0; g < groups; g++) {
+            Group *group = out + panel * groups + g;
+            for (int64_t c = 0; c < COLUMNS; c++) {
+                const int64_t row = panel * COLUMNS + c;
+                const float none[GROUP] = {0}, *numbers = row < rows ? w + row * inputs + g * GROUP : none;
+                union { float value; uint32_t bits; } scale = {scale_of(numbers)};
+                int16_t quantized[GROUP];
+                scale.bits = (scale.bits + 0x7fff + (scale.bits >> 16 & 1)) & 0xffff0000; /* to bfloat16, NaN stays */
+                group->scales[c] = scale.bits >> 16;
+                quantize(numbers, scale.value, quantized);
+                for (int i = 0; i < GROUP; i++) group->weights[i / 2][c][i % 2] = quantized[i];
+            }
+        }
+}
+
+/* Bring x [rows, groups, GROUP] to 8 bits; each thread of the team does its part. */
+INLINE void quantize_rows(const float *x, RowGroup *out, int64_t rows, int64_t groups) {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < rows * groups; i++) {
+        out[i].scale = scale_of(x + i * GROUP);
+        quantize(x + i * GROUP, out[i].scale, out[i].numbers);
+    }
+}
+
+INLINE void multiply_panel(Term term, Sum sums[][2], const int m, const int halved) {
     const Floats *whole = term.panel;
     const Words *halves = term.panel;
     for (int64_t i = 0; i < term.inputs; i++) {
-        const Lanes low = compact ? (Lanes)(halves[i] << 16) : (Lanes)whole[2 * i];
-        const Lanes high = compact ? (Lanes)(halves[i] & 0xffff0000) : (Lanes)whole[2 * i + 1];
+        const Lanes low = halved ? (Lanes)(halves[i] << 16) : (Lanes)whole[2 * i];
+        const Lanes high = halved ? (Lanes)(halves[i] & 0xffff0000) : (Lanes)whole[2 * i + 1];
 #pragma GCC unroll 12
         for (int j = 0; j < m; j++) {
             const Lanes x = all(term.x[j * term.inputs + i]);
@@ -58,7 +116,53 @@ INLINE void multiply_panel(Term term, Sum sums[][2], const int m, const int comp
 
 INLINE void multiply(Term term, Sum sums[][2], const int m) { multiply_panel(term, sums, m, 0); }
 
-INLINE void multiply_compact(Term term, Sum sums[][2], const int m) { multiply_panel(term, sums, m, 1); }
+/* Sums of the products of pairs [LANES, 2], of which one has 8 bits. */
+INLINE Indices products_of(Indices pairs, const int8_t *others) {
+#ifdef __AVX512F__
+    return (Indices)_mm512_madd_epi16((__m512i)pairs, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)others)));
+#else
+    return (Indices)_mm256_madd_epi16((__m256i)pairs, _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)others)));
+#endif
+}
+
+INLINE Lanes scales_of(const uint16_t *scales) {
+    typedef uint16_t Scales __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+    return (Lanes)(__builtin_convertvector(*(const Scales *)scales, Words) << 16);
+}
+
+INLINE void multiply_int8(Term term, Sum sums[][2], const int m) {
+    const RowGroup *x = term.quantized;
+    const Group *panel = term.panel;
+    const int64_t groups = term.inputs / GROUP;
+    for (int64_t g = 0; g < groups; g++) {
+        Indices products[ROWS_INT8][2];
+#pragma GCC unroll 12
+        for (int j = 0; j < m; j++) products[j][0] = products[j][1] = (Indices){0};
+        for (int i = 0; i < GROUP / 2; i++)
+#pragma GCC unroll 12
+            for (int j = 0; j < m; j++) {
+                const Indices pairs = *(const Word *)(x[j * groups + g].numbers + 2 * i) - (Indices){0};
+                products[j][0] += products_of(pairs, panel[g].weights[i][0]);
+                products[j][1] += products_of(pairs, panel[g].weights[i][LANES]);
+            }
+        const Lanes low = scales_of(panel[g].scales), high = scales_of(panel[g].scales + LANES);
+#pragma GCC unroll 12
+        for (int j = 0; j < m; j++) {
+            const Lanes scale = all(x[j * groups + g].scale);
+            sums[j][0] = fused(__builtin_convertvector(products[j][0], Lanes), low * scale, sums[j][0]);
+            sums[j][1] = fused(__builtin_convertvector(products[j][1], Lanes), high * scale, sums[j][1]);
+        }
+    }
+}
+
+INLINE void multiply_layer(Term layer, Sum sums[][2], const int m) {
+    if (layer.form == INT8)
+        multiply_int8(layer, sums, m);
+    else if (layer.form == HALVES)
+        multiply_panel(layer, sums, m, 1);
+    else
+        multiply(layer, sums, m);
+}
 
 /* x / (1 + e^-x) of LANES numbers; one function, so that a row's numbers are the same beside any others. */
 static __attribute__((noinline)) void silu(float *x) {
