@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples import some
 from torch import Tensor
 from trainer_helpers import VOCABULARY, distance, episode, group, node, own_model, policy_loss
 
@@ -136,7 +137,7 @@ def recorded(folder: Path, spread: float) -> tuple[list[EpisodeGroup], Padded, t
     return groups, Padded(reward, logp, old, mask), module
 
 
-@pytest.mark.parametrize("layout", ["tree", "rows"])
+@pytest.mark.parametrize("layout", some(["tree", "rows"], 1))
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_value_and_gradient_are_those_of_the_published_objective(
     small_folder: Path, name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch

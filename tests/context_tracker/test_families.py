@@ -39,7 +39,7 @@ PLAIN_TOOLS = {"llama3", "gemma3", "deepseekv3"}
 """Families whose templates describe no tools."""
 
 
-@pytest.fixture(params=some(ENDS, 4))
+@pytest.fixture(params=some(ENDS, 2))
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

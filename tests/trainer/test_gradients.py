@@ -23,7 +23,7 @@ def timelines_of(batch: TrainingBatch) -> list[WeightedTimeline]:
     return weighted(batch.groups, batch.advantages, "episode")
 
 
-@pytest.mark.parametrize("seed", some([1, 0, 2, 3, 4, 5], 3))
+@pytest.mark.parametrize("seed", some([1, 0, 2, 3, 4, 5], 2))
 def test_a_prefix_tree_gives_the_gradient_of_timelines_taken_one_by_one(small_folder: Path, seed: int) -> None:
     loss = policy_loss(entropy_coef=0.01 * (seed % 2))
     temperature = (1.0, 0.7)[seed % 2]
