@@ -51,9 +51,11 @@ OURS = [
     ours(torch.float32, "ours in float32"),
     ours(torch.float32, "ours in float32, weights in bfloat16", compact=True),
 ]
-PRODUCT_IN_8_BITS, GATE_IN_8_BITS = partial(products.PackedProduct, int8=True), partial(products.GatedProduct, int8=True)
 IN_8_BITS = [
-    pytest.param(Layers(PRODUCT_IN_8_BITS, GATE_IN_8_BITS, dtype), id=f"ours in 8 bits, {dtype}")
+    pytest.param(
+        Layers(partial(products.PackedProduct, int8=True), partial(products.GatedProduct, int8=True), dtype),
+        id=f"ours in 8 bits, {dtype}",
+    )
     for dtype in (torch.bfloat16, torch.float32)
 ]
 

@@ -1,8 +1,8 @@
 """`products.c`, compiled where it runs: linear layers of bfloat16 (AVX512-BF16, AMX) and of float32 (AVX2, AVX512).
 
-Weights lie in 8 bits where that is asked for, and those of float32 in bfloat16 where that changes none of them. For the few rows of a decoding step products in bfloat16
-take half to nine tenths of oneDNN's time, in float32 half to seven tenths. A row's numbers do not depend on how many
-rows are multiplied together, which oneDNN does not promise.
+Weights lie in 8 bits where that is asked for, and those of float32 in bfloat16 where that changes none of them. For the
+few rows of a decoding step products in bfloat16 take half to nine tenths of oneDNN's time, in float32 half to seven
+tenths. A row's numbers do not depend on how many rows are multiplied together, which oneDNN does not promise.
 """
 
 from __future__ import annotations
