@@ -13,8 +13,28 @@
 #define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7}
 #endif
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
-typedef float Floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float Floats __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
 typedef int32_t Indices __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+
+/* LANES numbers of bfloat16; of a conversion that is left to it, gcc 12 makes three operations and more. */
+INLINE Lanes widened_halves(const uint16_t *x) {
+#ifdef __AVX512F__
+    const Words words = (Words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)x));
+#elif defined(__AVX2__)
+    const Words words = (Words)_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)x));
+#else
+    typedef uint16_t Halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+    const Words words = __builtin_convertvector(*(const Halves *)x, Words);
+#endif
+    return (Lanes)(words << 16);
+}
+
+#ifdef BFLOAT16
+INLINE Lanes loaded(const Element *x) { return widened_halves(x); }
+#else
+INLINE Lanes loaded(const Element *x) { return *(const Floats *)x; }
+#endif
 
 /* a * b + c, rounded once where the processor can: left to the compiler, whether it is would differ between one row and
    several. */

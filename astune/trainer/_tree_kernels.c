@@ -8,39 +8,28 @@
    Scores are [keys, rows], a row for each of a tile's queries: with rows as lanes a softmax adds up no lanes. A chunk
    of keys is taken at a time, so that nothing grows with the context. */
 
+#include "lanes.h"
 #include <math.h>
 #include <omp.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
 #define CHUNK 256 /* keys taken together */
 #define MASKED -1e30f
 #define LOG2_E 1.44269504f
 
 #ifdef __AVX512F__
-#define LANES 16
-#define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #define COLUMNS 4 /* vectors, and ROWS: what the registers hold of a product */
 #else
-#define LANES 8
-#define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7}
 #define COLUMNS 2
 #endif
 #define ROWS 6
-typedef float Lanes __attribute__((vector_size(4 * LANES)));
-typedef float Floats __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
-typedef int32_t Indices __attribute__((vector_size(4 * LANES)));
 
 /* A step of a product takes PER_STEP neighbouring numbers of a row of the left side, and as many of a column. */
 #ifdef BFLOAT16
-#include <immintrin.h>
-typedef uint16_t Element;
 typedef uint32_t Step __attribute__((aligned(2), may_alias));
 #define PER_STEP 2
 #else
-typedef float Element;
 typedef float Step;
 #define PER_STEP 1
 #endif
@@ -61,10 +50,8 @@ typedef struct {
 } Tree;
 
 INLINE int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE Lanes load(const void *x) { return *(const Floats *)x; }
 INLINE void put(void *x, Lanes value) { *(Floats *)x = value; }
-INLINE Lanes all(float x) { return x - (Lanes){}; }
 INLINE Lanes choose(Indices which, Lanes a, Lanes b) { return (Lanes)((which & (Indices)a) | (~which & (Indices)b)); }
 
 /* 2^x for x <= 0, to seven digits; 0 below 2^-126; not a number stays one. */
@@ -86,9 +73,6 @@ INLINE Lanes power_of_two(Lanes x) {
 
 /* Write a vector of each of PER_STEP rows as elements, and as the steps that they are together. */
 #ifdef BFLOAT16
-INLINE Lanes widened(const Element *x) {
-    return (Lanes)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16);
-}
 INLINE __m512i halves(Lanes x) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x)); }
 INLINE void round_to(Element *out, Lanes x) {
     _mm256_storeu_si256((__m256i *)out, (__m256i)_mm512_cvtneps_pbh((__m512)x));
@@ -97,7 +81,6 @@ INLINE void join(const Lanes *rows, Step *steps) {
     _mm512_storeu_si512(steps, _mm512_or_si512(halves(rows[0]), _mm512_slli_epi32(halves(rows[1]), 16)));
 }
 #else
-INLINE Lanes widened(const Element *x) { return load(x); }
 INLINE void round_to(Element *out, Lanes x) { put(out, x); }
 INLINE void join(const Lanes *rows, Step *steps) { put(steps, rows[0]); }
 #endif
@@ -440,7 +423,7 @@ static void attend_tile_backward(const Tree *tree, const int64_t *tile, const El
     for (int64_t r = 0; r < rows; r++) {
         Lanes sum = {};
         for (int64_t d = 0; d < dim && r < own_rows; d += LANES)
-            sum += widened(out + place(tree, r) + d) * widened(s->grads + r * dim + d);
+            sum += loaded(out + place(tree, r) + d) * loaded(s->grads + r * dim + d);
         s->inner[r] = 0;
         for (int i = 0; i < LANES; i++) s->inner[r] += sum[i];
         s->log2_sums[r] = r < own_rows ? log2_sums[r] : 0;

@@ -14,16 +14,6 @@
 #define TOGETHER 8    /* rows that read an adapter's weight together */
 #define INPUTS 512    /* of these rows, widened at once */
 
-#ifdef BFLOAT16
-INLINE Lanes loaded(const Element *x) {
-    typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-    typedef Element Elements __attribute__((vector_size(2 * LANES), aligned(2)));
-    return (Lanes)(__builtin_convertvector(*(const Elements *)x, Words) << 16);
-}
-#else
-INLINE Lanes loaded(const Element *x) { return *(const Floats *)x; }
-#endif
-
 INLINE void norm(const Element *x, const Element *weight, Element *out, int64_t dim, float eps) {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)

@@ -17,7 +17,6 @@
 #define ROWS_INT8 ROWS
 
 typedef Lanes Sum;
-typedef uint32_t Words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* GROUP inputs of a panel in 8 bits; an instruction multiplies two of each output. Scales are bfloat16. */
 typedef struct {
@@ -125,11 +124,6 @@ INLINE Indices products_of(Indices pairs, const int8_t *others) {
 #endif
 }
 
-INLINE Lanes scales_of(const uint16_t *scales) {
-    typedef uint16_t Scales __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-    return (Lanes)(__builtin_convertvector(*(const Scales *)scales, Words) << 16);
-}
-
 INLINE void multiply_int8(Term term, Sum sums[][2], const int m) {
     const RowGroup *x = term.quantized;
     const Group *panel = term.panel;
@@ -145,7 +139,7 @@ INLINE void multiply_int8(Term term, Sum sums[][2], const int m) {
                 products[j][0] += products_of(pairs, panel[g].weights[i][0]);
                 products[j][1] += products_of(pairs, panel[g].weights[i][LANES]);
             }
-        const Lanes low = scales_of(panel[g].scales), high = scales_of(panel[g].scales + LANES);
+        const Lanes low = widened_halves(panel[g].scales), high = widened_halves(panel[g].scales + LANES);
 #pragma GCC unroll 12
         for (int j = 0; j < m; j++) {
             const Lanes scale = all(x[j * groups + g].scale);
