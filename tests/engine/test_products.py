@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from shutil import which
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +13,6 @@ from _pytest.mark import ParameterSet
 from examples import some
 from torch import Tensor
 
-from astune.engine.compiled import processor
 from astune.engine.local import _cpu_linear, products
 from astune.engine.local._adapters import PolicyRows
 from astune.engine.local._cpu_adapters import AdapterRows, LowRank
@@ -293,10 +291,3 @@ def test_large_numbers_and_those_that_are_none_pass_through(own: Layers) -> None
 
 def test_an_odd_number_of_inputs_of_bfloat16_is_left_to_onednn() -> None:
     assert not products.are_available(torch.bfloat16, 33)
-
-
-@pytest.mark.skipif(which("gcc") is None, reason="there is no gcc")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_the_source_compiles_where_the_processor_has_its_instructions(dtype: torch.dtype) -> None:
-    """The other tests skip where it does not."""
-    assert products.are_available(dtype, 2) == (products._REQUIRED[dtype] <= set(processor().split()))
