@@ -67,9 +67,13 @@ def _functions(dtype: torch.dtype) -> _Functions | None:
         return None
     pack, pack_halves = (CFUNCTYPE(result, *[c_void_p] * 2, *[c_int64] * 3) for result in (None, c_int64))
     holding, releasing = (kind(None, *[c_void_p] * 9, *[c_int64] * 8) for kind in (PYFUNCTYPE, CFUNCTYPE))
-    sizes = ("panel_columns", "int8_group_bytes", "row_group_bytes")
+    columns, int8_group_bytes, row_group_bytes = (
+        c_int64.in_dll(library, name).value for name in ("panel_columns", "int8_group_bytes", "row_group_bytes")
+    )
     return _Functions(
-        *(c_int64.in_dll(library, name).value for name in sizes),
+        columns,
+        int8_group_bytes,
+        row_group_bytes,
         pack(("pack", library)),
         pack_halves(("pack_halves", library)) if dtype == torch.float32 else None,
         pack(("pack_int8", library)),
