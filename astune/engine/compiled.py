@@ -60,7 +60,7 @@ def compiled_for(
     dtype: torch.dtype,
     source: Path,
     signatures: Mapping[str, Sequence[Any]],
-    *,
+    *flags: str,
     doing: str,
     library: type[ctypes.CDLL] = ctypes.CDLL,
 ) -> ctypes.CDLL | None:
@@ -72,7 +72,7 @@ def compiled_for(
     element = {"torch.bfloat16": ["-DBFLOAT16"], "torch.float32": []}.get(str(dtype))
     if element is None or not is_x86():
         return None
-    functions = compiled(source, *element, doing=doing, library=library)
+    functions = compiled(source, *element, *flags, doing=doing, library=library)
     if functions is not None:
         for name, arguments in signatures.items():
             getattr(functions, name).argtypes = arguments

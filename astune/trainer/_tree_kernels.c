@@ -18,7 +18,7 @@
 #define MASKED -1e30f
 #define LOG2_E 1.44269504f
 
-#ifdef __AVX512F__
+#ifdef __AVX512BW__
 #define COLUMNS 4 /* vectors, and ROWS: what the registers hold of a product */
 #else
 #define COLUMNS 2

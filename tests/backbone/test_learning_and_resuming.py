@@ -19,7 +19,9 @@ from astune.runs import RunDirectory, resolve_run
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 INTERRUPTED = 130
-IN_INT8 = pytest.mark.skipif(not takes_int8(pick_dtype("auto", torch.device("cpu"))), reason="this CPU lacks AVX2")
+IN_INT8 = pytest.mark.skipif(
+    not takes_int8(pick_dtype("auto", torch.device("cpu"))), reason="no products in 8 bits here"
+)
 
 AGENT = '''
 import os

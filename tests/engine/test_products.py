@@ -181,7 +181,8 @@ def test_adapters_add_to_a_gate(layers: Layers, rows: int, inputs: int, outputs:
 
 
 def quantized(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """What 8 bits keep: multiples of a scale, which is kept in `dtype`, of every 32 numbers."""
+    """What 8 bits keep: multiples of a scale, which is kept in `dtype`, of every 32 numbers; ties are those of products
+    with its inverse."""
     groups = x.float().unflatten(1, (-1, 32))
     scales = (groups.abs().amax(2, keepdim=True) / 127).to(dtype).float()
     rounded = (groups * (1 / scales.where(scales > 0, 1))).round().clamp(-127, 127)
@@ -221,6 +222,14 @@ def test_adapters_beside_8_bits_are_in_the_models_dtype(own: Layers, inputs: int
     layer.load_adapters(adapters)
     exact = quantized(x, torch.float32) @ quantized(weight, torch.bfloat16).T
     assert_close(layer(x, adapter_rows(policies)), exact + added(adapters, policies, x, outputs), roundings=2)
+    halves = outputs // 2
+    biases = own.numbers(halves), own.numbers(halves)
+    gate = own.gate(weight[:halves], weight[halves : 2 * halves], biases)
+    adapters = adapters_of(own.numbers, inputs, (0, halves), (halves, halves))
+    gate.load_adapters(adapters)
+    exact = exact[:, : 2 * halves] + torch.cat(biases).double() + added(adapters, policies, x, 2 * halves)
+    of_gate, of_up = exact.chunk(2, dim=1)
+    assert_close(gate(x, adapter_rows(policies)), F.silu(of_gate) * of_up, roundings=4)
 
 
 @in_8_bits
@@ -270,7 +279,7 @@ def test_weights_are_the_same_bit_for_bit_in_half_the_bytes(vectors: None) -> No
     compact, whole = products.PackedProduct(weight), products.PackedProduct(torch.cat([weight, weight + 1e-6]))
     assert torch.equal(compact(x), whole(x)[:, :33])
     assert_close(compact(x), x.double() @ weight.double().T)
-    assert [layer.entry()[-1] for layer in (compact, whole)] == [1, 0]
+    assert [layer.entry()[-1] for layer in (compact, whole)] == [products._Form.HALVES, products._Form.WHOLE]
 
 
 def test_rows_need_not_lie_one_behind_the_other(own: Layers) -> None:

@@ -16,6 +16,7 @@ from test_architectures import save_random
 from astune.backbone.base import find_backbone
 from astune.config.schema import AstuneConfig
 from astune.engine import InProcessEngine
+from astune.engine.local import in_process
 from astune.engine.local.device import takes_int8
 from astune.schema import ConfigError, EngineError, SamplingParams
 
@@ -45,10 +46,13 @@ async def int8(request: pytest.FixtureRequest, smol_folder: Path) -> AsyncIterat
     await engine.aclose()
 
 
-async def test_probabilities_are_near_the_models(int8: InProcessEngine, smol_folder: Path) -> None:
-    model, in_16_bits = transformers_model(smol_folder), load(smol_folder, dtype="bfloat16")
-    assert await difference(in_16_bits, model) < await difference(int8, model) < 0.12
-    await in_16_bits.aclose()
+async def test_probabilities_are_near_the_models(
+    int8: InProcessEngine, smol_folder: Path, request: pytest.FixtureRequest
+) -> None:
+    model = transformers_model(smol_folder)
+    unquantized = load(smol_folder, dtype=request.node.callspec.params["int8"])
+    assert await difference(unquantized, model) < await difference(int8, model) < 0.12
+    await unquantized.aclose()
 
 
 async def test_new_weights_are_brought_to_8_bits(int8: InProcessEngine, smol_folder: Path) -> None:
@@ -64,10 +68,14 @@ async def test_new_weights_are_brought_to_8_bits(int8: InProcessEngine, smol_fol
         await int8.generate(PROMPT, SamplingParams(max_tokens=5), session="b")
 
 
-def test_a_model_without_such_products_is_refused(tmp_path: Path) -> None:
-    save_random("GPTNeoX", {}, tmp_path)
-    with pytest.raises(ConfigError, match=r"int8 does not compute a gpt_neox in torch\.bfloat16") as refused:
-        load(tmp_path, dtype="bfloat16", quantization="int8")
+@pytest.mark.parametrize(("architecture", "taken"), [("GPTNeoX", True), ("Llama", False)])
+def test_a_model_without_such_products_is_refused(
+    architecture: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_random(architecture, {}, tmp_path)
+    monkeypatch.setattr(in_process, "takes_int8", lambda _: taken)
+    with pytest.raises(ConfigError, match=r"int8 does not compute a \w+ in torch\.float32") as refused:
+        load(tmp_path, dtype="float32", quantization="int8")
     assert "set it to none" in str(refused.value.hint)
 
 

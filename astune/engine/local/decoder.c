@@ -34,8 +34,8 @@ typedef struct {
 INLINE void linear(const Step *s, const Linear *l, const Element *x, const Element *other, Element *y, Element *inner,
                    int64_t inputs, int64_t width, int64_t gated) {
     const int64_t policies = s->policy_of_row && l->adapters ? s->policies : 0;
-    product(x, l->weight, l->bias, other, y, policies ? s->policy_of_row : 0, l->adapters, inner,
-            s->quantized, policies, l->ranks, s->rows, inputs, width, gated, l->form, s->threads);
+    product(x, l->weight, l->bias, other, y, policies ? s->policy_of_row : 0, l->adapters, inner, s->quantized, policies,
+            l->ranks, s->rows, inputs, width, gated, l->form, s->threads);
 }
 
 /* x [rows, width] in place; room is for [rows, width + (2 heads + 2 kv_heads) dim + inner_width] and, behind these,

@@ -20,7 +20,7 @@ from astune.engine.compiled import addresses, compiled_for
 from astune.engine.local._cpu_adapters import AdapterRows
 from astune.engine.local._cpu_linear import Gate, Linear
 from astune.engine.local.attention import Tokens
-from astune.engine.local.products import Packed, room_for_quantized
+from astune.engine.local.products import Packed
 
 if TYPE_CHECKING:
     from astune.engine.local._batch import PackedBatch
@@ -89,7 +89,7 @@ class CompiledDecoder:
         self._layers = layers
         self._policies = policies
         self._ranks = max(product.ranks for layer in layers for product in layer.packed)
-        self._quantized_inputs = max(product.quantized_inputs for layer in layers for product in layer.packed)
+        self._quantized_row_bytes = max(product.quantized_row_bytes for layer in layers for product in layer.packed)
         self._table = torch.tensor([layer.entry() for layer in layers])
 
     @classmethod
@@ -114,7 +114,7 @@ class CompiledDecoder:
         """Compute all layers in place of x; keys and values are stored in the batch's cache."""
         shape, cache, n = self._shape, batch.cache, len(x_NW)
         policy_of_row = rows.numbers if rows and self._ranks else None
-        quantized = room_for_quantized(n, self._quantized_inputs, x_NW.dtype)
+        quantized = torch.empty(n * self._quantized_row_bytes, dtype=torch.uint8)
         step = _Step(
             len(self._layers),
             *shape.sizes,

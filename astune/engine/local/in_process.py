@@ -346,7 +346,7 @@ def _token_model(model: Any, *, int8: bool) -> TokenModel:
     if int8 and not (is_llama and takes_int8(model.dtype)):
         raise ConfigError(
             f"engine.quantization: int8 does not compute a {model.config.model_type} in {model.dtype} here",
-            hint="set it to none, or see docs/en/engines.md for the models and CPUs that it is for",
+            hint="set it to none, or model.dtype to float32; docs/en/engines.md has the models and CPUs that it is for",
         )
     return CpuLlama(model, int8=int8) if is_llama else HfModel(model)
 

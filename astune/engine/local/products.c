@@ -16,7 +16,7 @@
 
 typedef int32_t Word __attribute__((may_alias, aligned(2)));
 
-/* How a weight lies: its own numbers; these in bfloat16, where they are float32 and lose nothing; 8 bits. */
+/* A weight's form: its own numbers; bfloat16, for float32 that loses nothing by it; 8 bits. */
 enum { WHOLE, HALVES, INT8 };
 #define GROUP 32 /* inputs that share a scale in 8 bits */
 
@@ -34,6 +34,7 @@ typedef struct {
 #include "products_float32.h"
 #endif
 
+/* Sizes that products.py reads. */
 const int64_t panel_columns = COLUMNS, int8_group_bytes = sizeof(Group) / COLUMNS;
 const int64_t row_group_bytes = sizeof(RowGroup);
 

@@ -1,8 +1,9 @@
 """`products.c`, compiled where it runs: linear layers of bfloat16 (AVX512-BF16, AMX) and of float32 (AVX2, AVX512).
 
-Weights lie in 8 bits where that is asked for, and those of float32 in bfloat16 where that changes none of them. For the
-few rows of a decoding step products in bfloat16 take half to nine tenths of oneDNN's time, in float32 half to seven
-tenths. A row's numbers do not depend on how many rows are multiplied together, which oneDNN does not promise.
+Weights lie in 8 bits where that is asked for, which takes AVX512-VNNI beside bfloat16, and those of float32 in bfloat16
+where that changes none of them. For the few rows of a decoding step products in bfloat16 take half to nine tenths of
+oneDNN's time, in float32 half to seven tenths. A row's numbers do not depend on how many rows are multiplied together,
+which oneDNN does not promise.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _LONG = 1 << 27
 
 
 class _Form(IntEnum):
-    """How a weight lies."""
+    """Layout of a weight."""
 
     WHOLE = 0
     HALVES = 1
-    """In bfloat16, without a rounding."""
+    """bfloat16, which holds each of its numbers."""
     INT8 = 2
 
 
@@ -94,11 +95,6 @@ def _require(dtype: torch.dtype) -> _Functions:
     return functions
 
 
-def room_for_quantized(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
-    """Return memory for the quantized rows of a product whose weight is in 8 bits."""
-    return torch.empty(rows * inputs // _GROUP * _require(dtype).row_group_bytes, dtype=torch.uint8)
-
-
 class _Adapters(NamedTuple):
     """Policies' adapters of a product, laid out like its weight."""
 
@@ -132,9 +128,9 @@ class Packed:
         return self._adapters.ranks if self._adapters else 0
 
     @property
-    def quantized_inputs(self) -> int:
-        """Inputs of a row that are quantized."""
-        return self._inputs if self._form == _Form.INT8 else 0
+    def quantized_row_bytes(self) -> int:
+        """Bytes of a row in 8 bits, for a weight in 8 bits; else 0."""
+        return self._inputs // _GROUP * self._functions.row_group_bytes if self._form == _Form.INT8 else 0
 
     def entry(self) -> list[int]:
         """`Linear` of `decoder.c`, until new adapters are loaded."""
@@ -204,7 +200,7 @@ class Packed:
             numbers, table, ranks = rows.numbers, self._adapters.table, self._adapters.ranks
             policies = len(table)
             inner_PNR = x_NI.new_empty(policies, len(x_NI), ranks)
-        quantized = room_for_quantized(len(x_NI), self.quantized_inputs, self._dtype)
+        quantized = torch.empty(len(x_NI) * self.quantized_row_bytes, dtype=torch.uint8)
         product(
             *addresses(x_NI, self._weight, self._bias, other_NE, out, numbers, table, inner_PNR, quantized),
             *(policies, ranks, len(x_NI), self._inputs, width, gated, self._form, torch.get_num_threads()),

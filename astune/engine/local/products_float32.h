@@ -9,7 +9,7 @@
 #include <float.h>
 
 #define COLUMNS (2 * LANES) /* of a panel */
-#ifdef __AVX512F__
+#ifdef __AVX512BW__
 #define ROWS 12 /* together: their sums fill 24 of 32 registers */
 #else
 #define ROWS 6 /* together: their sums fill 12 of 16 registers */
@@ -57,16 +57,19 @@ INLINE float scale_of(const float *x) {
     const Word *words = (const Word *)x;
     int32_t top = 0;
 #pragma omp simd reduction(max : top)
-    for (int i = 0; i < GROUP; i++) top = (words[i] & 0x7fffffff) > top ? words[i] & 0x7fffffff : top;
+    for (int i = 0; i < GROUP; i++) {
+        const int32_t size = words[i] & 0x7fffffff;
+        top = size > top ? size : top;
+    }
     const union { int32_t bits; float value; } magnitude = {top};
     return top < 0x7f800000 ? magnitude.value / 127 : NAN;
 }
 
-/* Round GROUP numbers to multiples of a scale. */
+/* Round GROUP numbers to multiples of a scale; at most 127 of them, also where the scale was rounded down. */
 INLINE void quantize(const float *x, float scale, int16_t *out) {
     const float inverse = scale >= FLT_MIN ? 1 / scale : 0;
 #pragma omp simd
-    for (int i = 0; i < GROUP; i++) out[i] = (int32_t)rintf(x[i] * inverse);
+    for (int i = 0; i < GROUP; i++) out[i] = __builtin_irintf(x[i] * inverse);
 }
 
 /* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
@@ -79,11 +82,9 @@ void pack_int8(const float *w, Group *out, int64_t rows, int64_t inputs, int64_t
             for (int64_t c = 0; c < COLUMNS; c++) {
                 const int64_t row = panel * COLUMNS + c;
                 const float none[GROUP] = {0}, *numbers = row < rows ? w + row * inputs + g * GROUP : none;
-                union { float value; uint32_t bits; } scale = {scale_of(numbers)};
                 int16_t quantized[GROUP];
-                scale.bits = (scale.bits + 0x7fff + (scale.bits >> 16 & 1)) & 0xffff0000; /* to bfloat16, NaN stays */
-                group->scales[c] = scale.bits >> 16;
-                quantize(numbers, scale.value, quantized);
+                group->scales[c] = to_bfloat16(scale_of(numbers));
+                quantize(numbers, from_bfloat16(group->scales[c]), quantized);
                 for (int i = 0; i < GROUP; i++) group->weights[i / 2][c][i % 2] = quantized[i];
             }
         }
@@ -117,7 +118,7 @@ INLINE void multiply(Term term, Sum sums[][2], const int m) { multiply_panel(ter
 
 /* Sums of the products of pairs [LANES, 2], of which one has 8 bits. */
 INLINE Indices products_of(Indices pairs, const int8_t *others) {
-#ifdef __AVX512F__
+#ifdef __AVX512BW__
     return (Indices)_mm512_madd_epi16((__m512i)pairs, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)others)));
 #else
     return (Indices)_mm256_madd_epi16((__m256i)pairs, _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)others)));
