@@ -50,6 +50,19 @@ void pack(const Word *w, Word *out, int64_t rows, int64_t words, int64_t threads
             }
 }
 
+/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
+void pack_int8(const Element *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
+    static const Element none[GROUP];
+    const int64_t panels = (rows + COLUMNS - 1) / COLUMNS, groups = inputs / GROUP;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t g = 0; g < groups; g++)
+            for (int64_t c = 0; c < COLUMNS; c++) {
+                const int64_t row = panel * COLUMNS + c;
+                quantize_weights(row < rows ? w + row * inputs + g * GROUP : none, out + panel * groups + g, c);
+            }
+}
+
 /* m rows of a layer and of what adapters add to it, in one sum; y and other have `width` columns, of which this
    panel's first `columns` count. */
 INLINE void tile(Term layer, const Term *adapters, int64_t n, const float *bias, const Element *other, Element *y,
@@ -134,6 +147,12 @@ INLINE void multiply_down(const Element *x, const int32_t *policies, const Adapt
             }
         }
     }
+}
+
+/* Bring x [rows, groups, GROUP] to 8 bits; each thread of the team does its part. */
+INLINE void quantize_rows(const Element *x, RowGroup *out, int64_t rows, int64_t groups) {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < rows * groups; i++) quantize_row(x + i * GROUP, out + i);
 }
 
 /* y [rows, width] = x [rows, inputs] W^T + bias, plus other [rows, width] where it is given. Gated, the first half of a

@@ -3,6 +3,7 @@
    A weight may be in 8 bits, with a scale for each output and GROUP inputs, in the layout of AVX512-VNNI; rows are then
    brought to 8 bits as well, and a group's products are exact. What adapters add stays in bfloat16. */
 
+#include "lanes.h"
 #include <float.h>
 #include <math.h>
 #include <sys/syscall.h>
@@ -29,11 +30,6 @@ typedef struct {
 
 INLINE int64_t bytes_of_panel(int64_t inputs, int64_t form) {
     return form == INT8 ? inputs / GROUP * sizeof(Group) : COLUMNS * inputs * sizeof(Element);
-}
-
-/* 16 numbers in float32. */
-INLINE __m512 widened16(const Element *x) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)x)), 16));
 }
 
 /* 2^n p(r) with x = n log(2) + r, by the coefficients of Cephes' expf. */
@@ -98,37 +94,25 @@ INLINE int32_t quantize(const __m512 *x, float scale, int8_t *out) {
 }
 
 INLINE void load_group(const Element *x, __m512 *numbers) {
-    for (int v = 0; v < GROUP / 16; v++) numbers[v] = widened16(x + 16 * v);
+    for (int v = 0; v < GROUP / 16; v++) numbers[v] = widened_halves(x + 16 * v);
 }
 
-/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
-void pack_int8(const Element *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
-    const int64_t panels = (rows + COLUMNS - 1) / COLUMNS, groups = inputs / GROUP;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t panel = 0; panel < panels; panel++)
-        for (int64_t g = 0; g < groups; g++) {
-            Group *group = out + panel * groups + g;
-            for (int64_t c = 0; c < COLUMNS; c++) {
-                const int64_t row = panel * COLUMNS + c;
-                __m512 numbers[GROUP / 16] = {0};
-                int8_t quantized[GROUP];
-                if (row < rows) load_group(w + row * inputs + g * GROUP, numbers);
-                store(_mm512_set1_ps(scale_of(numbers)), group->scales + c, 1);
-                quantize(numbers, _mm512_cvtss_f32(plus(_mm512_setzero_ps(), group->scales + c, 1)), quantized);
-                for (int i = 0; i < GROUP; i++) group->weights[i / 4][c][i % 4] = quantized[i] + 128;
-            }
-        }
+/* Bring GROUP inputs of an output to 8 bits. */
+INLINE void quantize_weights(const Element *w, Group *group, int64_t column) {
+    __m512 numbers[GROUP / 16];
+    int8_t quantized[GROUP];
+    load_group(w, numbers);
+    store(_mm512_set1_ps(scale_of(numbers)), group->scales + column, 1);
+    quantize(numbers, _mm512_cvtss_f32(plus(_mm512_setzero_ps(), group->scales + column, 1)), quantized);
+    for (int i = 0; i < GROUP; i++) group->weights[i / 4][column][i % 4] = quantized[i] + 128;
 }
 
-/* Bring x [rows, groups, GROUP] to 8 bits; each thread of the team does its part. */
-INLINE void quantize_rows(const Element *x, RowGroup *out, int64_t rows, int64_t groups) {
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < rows * groups; i++) {
-        __m512 numbers[GROUP / 16];
-        load_group(x + i * GROUP, numbers);
-        out[i].scale = scale_of(numbers);
-        out[i].shift = -128 * quantize(numbers, out[i].scale, out[i].numbers);
-    }
+/* Bring GROUP inputs of a row to 8 bits. */
+INLINE void quantize_row(const Element *x, RowGroup *out) {
+    __m512 numbers[GROUP / 16];
+    load_group(x, numbers);
+    out->scale = scale_of(numbers);
+    out->shift = -128 * quantize(numbers, out->scale, out->numbers);
 }
 
 /* Write a row of a panel's sums; y has `columns` more columns. A gated panel has 16 outputs before the activation and
@@ -176,7 +160,7 @@ INLINE void multiply_int8(Term term, __m512 sums[][2], const int m) {
                 products[j][1] = _mm512_dpbusd_epi32(products[j][1], high, four);
             }
         }
-        const __m512 low = widened16(panel[g].scales), high = widened16(panel[g].scales + COLUMNS / 2);
+        const __m512 low = widened_halves(panel[g].scales), high = widened_halves(panel[g].scales + COLUMNS / 2);
 #pragma GCC unroll 12
         for (int j = 0; j < m; j++) {
             const __m512 scale = _mm512_set1_ps(x[j * groups + g].scale);

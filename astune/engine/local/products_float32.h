@@ -72,31 +72,18 @@ INLINE void quantize(const float *x, float scale, int16_t *out) {
     for (int i = 0; i < GROUP; i++) out[i] = __builtin_irintf(x[i] * inverse);
 }
 
-/* Lay out w [rows, inputs] in 8 bits; inputs are a multiple of GROUP. */
-void pack_int8(const float *w, Group *out, int64_t rows, int64_t inputs, int64_t threads) {
-    const int64_t panels = (rows + COLUMNS - 1) / COLUMNS, groups = inputs / GROUP;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t panel = 0; panel < panels; panel++)
-        for (int64_t g = 0; g < groups; g++) {
-            Group *group = out + panel * groups + g;
-            for (int64_t c = 0; c < COLUMNS; c++) {
-                const int64_t row = panel * COLUMNS + c;
-                const float none[GROUP] = {0}, *numbers = row < rows ? w + row * inputs + g * GROUP : none;
-                int16_t quantized[GROUP];
-                group->scales[c] = to_bfloat16(scale_of(numbers));
-                quantize(numbers, from_bfloat16(group->scales[c]), quantized);
-                for (int i = 0; i < GROUP; i++) group->weights[i / 2][c][i % 2] = quantized[i];
-            }
-        }
+/* Bring GROUP inputs of an output to 8 bits. */
+INLINE void quantize_weights(const float *w, Group *group, int64_t column) {
+    int16_t quantized[GROUP];
+    group->scales[column] = to_bfloat16(scale_of(w));
+    quantize(w, from_bfloat16(group->scales[column]), quantized);
+    for (int i = 0; i < GROUP; i++) group->weights[i / 2][column][i % 2] = quantized[i];
 }
 
-/* Bring x [rows, groups, GROUP] to 8 bits; each thread of the team does its part. */
-INLINE void quantize_rows(const float *x, RowGroup *out, int64_t rows, int64_t groups) {
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < rows * groups; i++) {
-        out[i].scale = scale_of(x + i * GROUP);
-        quantize(x + i * GROUP, out[i].scale, out[i].numbers);
-    }
+/* Bring GROUP inputs of a row to 8 bits. */
+INLINE void quantize_row(const float *x, RowGroup *out) {
+    out->scale = scale_of(x);
+    quantize(x, out->scale, out->numbers);
 }
 
 INLINE void multiply_panel(Term term, Sum sums[][2], const int m, const int halved) {
