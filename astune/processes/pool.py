@@ -134,12 +134,18 @@ class WorkerPool:
 
     async def _start_one_more(self) -> None:
         try:
-            self._keep(await self._start())
+            worker = await self._start()
         except (OSError, WorkerLost, EnvError) as failure:
-            waiter = self._next_waiter()
-            if waiter is not None:
-                waiter.set_exception(failure)
-            else:
-                _log.warning("a process could not be started in advance: %s", failure)
+            self._report(failure, still_starting=self._starting - 1)
+        else:
+            self._keep(worker)
         finally:
             self._starting -= 1
+
+    def _report(self, failure: OSError | WorkerLost | EnvError, *, still_starting: int) -> None:
+        """Raise it in a waiting caller, unless the processes that still start suffice for all that wait."""
+        waiter = self._next_waiter() if still_starting < len(self._waiters) else None
+        if waiter is not None:
+            waiter.set_exception(failure)
+        else:
+            _log.warning("a process could not be started in advance: %s", failure)

@@ -8,7 +8,7 @@ import signal
 from functools import partial
 
 import pytest
-from service_stage import is_running, world
+from service_stage import children_of, is_running, world
 from waiting import eventually
 
 from astune.processes.pool import WorkerPool
@@ -48,6 +48,24 @@ async def test_a_process_that_is_not_yet_seen_to_be_dead_is_not_given_out(kind: 
         assert await pid_of(taken) != dead
         await taken.end()
     finally:
+        await pool.aclose()
+
+
+async def test_who_waits_is_not_told_of_a_start_that_failed_while_others_start() -> None:
+    pool = WorkerPool(partial(Worker.start, "astune.env_service._worker", world("Counter"), name="ours"), warm=1)
+    await pool.open()
+    earlier = children_of(os.getpid())
+    taken = [await pool.take()]
+    try:
+        starting = await asyncio.to_thread(eventually, lambda: children_of(os.getpid()) - earlier, "another start")
+        waiting = asyncio.ensure_future(pool.take())
+        await asyncio.sleep(0)  # it waits now
+        for pid in starting:
+            os.kill(pid, signal.SIGKILL)
+        taken.append(await waiting)
+        assert await pid_of(taken[1]) not in starting
+    finally:
+        await asyncio.gather(*(worker.end() for worker in taken))
         await pool.aclose()
 
 
