@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 
-def wilson_interval(successes: float, n: float, z: float = 1.959964) -> tuple[float, float]:
+_Z = 1.959964
+"""97.5 % quantile of the normal distribution."""
+
+
+def wilson_interval(successes: float, n: float) -> tuple[float, float]:
     """Return the 95 % interval of a rate, valid also near 0 and 1.
 
     Source: Wilson 1927, Journal of the American Statistical Association 22, 209-212.
@@ -15,10 +19,18 @@ def wilson_interval(successes: float, n: float, z: float = 1.959964) -> tuple[fl
     if n == 0:
         return 0.0, 1.0
     rate = successes / n
-    middle = rate + z * z / (2 * n)
-    spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
+    middle = rate + _Z * _Z / (2 * n)
+    spread = _Z * math.sqrt(rate * (1 - rate) / n + _Z * _Z / (4 * n * n))
+    scale = 1 + _Z * _Z / n
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def _t_quantile(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's t, 1 % too low at 3 degrees of freedom and less above.
+
+    Source: Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 26.7.5.
+    """
+    return _Z + 2.3723 / degrees + 2.8225 / degrees**2 + 2.5558 / degrees**3
 
 
 class OfTasks(NamedTuple):
@@ -44,19 +56,27 @@ class OfTasks(NamedTuple):
             20 tasks, 1 episode each                              ->  20
             20 tasks, 8 each, half of them solved always          ->  20    the others say nothing new
             20 tasks, 8 each, each solved 4 times                 ->  160
-            1 task, 8 episodes                                    ->  1     how tasks differ is not seen
+            4 tasks, 4 each, solved 2, 4, 0 and 2 times           ->  4     too few tasks to see how they differ
+            1 task, 8 episodes                                    ->  1
 
         Counted one by one, episodes of the same tasks would make an interval of 95 % hold in 60 % of such measurements.
 
-        Source: Kish 1965, "Survey Sampling", section 5.4, with the variance of a ratio over clusters.
+        Source: Korn and Graubard 1998, Survey Methodology 24, 193-201, with the variance of a ratio over clusters; at
+        least what is left where episodes of a task always agree.
         """
-        if not self.episodes:
+        n = self.episodes
+        if not n:
             return 0.0
-        rate = self.successes / self.episodes
-        spread = self.ss - 2 * rate * self.sn + rate * rate * self.nn
+        rate, fewest = self.successes / n, n * n / self.nn
         if rate in (0.0, 1.0) or self.tasks == 1:
-            return float(self.tasks)
-        return min(self.episodes, rate * (1 - rate) * self.episodes**2 / spread) if spread > 0 else self.episodes
+            return fewest
+        spread = self.ss - 2 * rate * self.sn + rate * rate * self.nn
+        if spread <= 0:
+            return float(n)
+        variance = spread / n**2 * self.tasks / (self.tasks - 1)
+        of_independent = rate * (1 - rate) / (n - 1)
+        uncertain = (_t_quantile(n - 1) / _t_quantile(self.tasks - 1)) ** 2
+        return min(n, max(fewest, n * of_independent / variance * uncertain))
 
     @property
     def interval(self) -> tuple[float, float]:
