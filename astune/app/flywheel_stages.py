@@ -28,7 +28,7 @@ from astune.flywheel import Decision, Evidence, Turn, compare, decide, filtered
 from astune.flywheel.decision import MEASURED
 from astune.flywheel.evidence import plain
 from astune.launcher.companion import CompanionFlags
-from astune.runs import RunDirectory, runs_below, write_atomic
+from astune.runs import RunDirectory, copy_folder, runs_below, write_atomic
 from astune.schema import Episode, RunStoreError, Task, TaskReaderError, WorkflowError
 from astune.task_reader import open_task_reader
 from astune.task_reader.data_reader import tasks_in
@@ -114,7 +114,7 @@ class Stages:
         if not kept.is_dir():
             partial = kept.with_name(f".{kept.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            shutil.copytree(self._turn.result("trained")["model"], partial)
+            copy_folder(Path(self._turn.result("trained")["model"]), partial)
             partial.rename(kept)
         return kept
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from astune.app.console import Console
 from astune.app.run import checkpoint_of, whole_model
 from astune.engine.adapters import CONFIG_FILE, base_of, policies_in
-from astune.runs import Checkpoint, RunDirectory, resolve_run
+from astune.runs import Checkpoint, RunDirectory, copy_folder, resolve_run, store_errors
 from astune.schema import RunStoreError
 
 
@@ -56,33 +56,21 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
         raise RunStoreError(f"{to} exists already", hint="name a folder that does not exist yet")
     temporary = to.with_name(f".{to.name}.partial")
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        if (source / CONFIG_FILE).is_file():
-            _merge(source, temporary)
-        else:
-            shutil.copytree(source, temporary)
-        if to.is_dir():
-            to.rmdir()
-        temporary.rename(to)
-    except OSError as cause:
-        raise RunStoreError(
-            f"copying {source} to {to}: {_first_of(cause)}", hint="check its permissions and the space left"
-        ) from cause
+        with store_errors(f"copying {source} to {to}"):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if (source / CONFIG_FILE).is_file():
+                _merge(source, temporary)
+            else:
+                copy_folder(source, temporary)
+            if to.is_dir():
+                to.rmdir()
+            temporary.rename(to)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     measured = "" if checkpoint.score is None else f", held-out success {checkpoint.score:.2f}"
     what = "the model" if policy is None else f"the policy {policy}, as a whole model,"
     Console().say(f"{to}: {what} of step {checkpoint.step}{measured}")
     return 0
-
-
-def _first_of(cause: OSError) -> object:
-    """Return the first of the errors that the copying of a folder collects."""
-    match cause.args:
-        case ([(_, _, why), *_],):
-            return why
-        case _:
-            return cause
 
 
 def _folder_of(checkpoint: Checkpoint, policy: str) -> Path:

@@ -17,7 +17,7 @@ from astune.app.html_page import N_CURVES, page, table
 from astune.app.sweep import Trial, found, log_of, on_ray, run_trial, trials_of
 from astune.cli._svg import Line, svg_chart
 from astune.runs import HeldOut, RunDirectory, last_of, write_atomic
-from astune.schema import ConfigError
+from astune.schema import AstuneError, ConfigError
 
 _DONE = {"finished": "finished", "unfinished": "resumes", "running": "is being trained", "missing": "not begun"}
 
@@ -51,7 +51,7 @@ def sweep(
             [now] = found([trial])
             if status != 0 or now.state != "finished":
                 failed.append(trial)
-            outcome = _failure(now, status) if trial in failed else _outcome(now.held_out())
+            outcome = _failure(now, status) if trial in failed else _outcome(_held_out(now, console))
             console.say(f"{trial.name}: {outcome}")
     except KeyboardInterrupt:
         console.say("interrupted; the same command resumes it")
@@ -83,7 +83,7 @@ def _progress(trial: Trial) -> str:
 
 def _report(trials: Sequence[Trial], console: Console) -> None:
     """Print the table, and write it with the curves as `report.html` into the sweep's folder."""
-    measured = {trial.name: trial.held_out() for trial in trials}
+    measured = {trial.name: _held_out(trial, console) for trial in trials}
     rows = sorted(_groups(trials, measured), key=lambda row: row.key, reverse=True)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("settings", overflow="fold")  # a cut may hide the difference between rows
@@ -95,6 +95,15 @@ def _report(trials: Sequence[Trial], console: Console) -> None:
     path = trials[0].folder / "report.html"
     write_atomic(path, _page(trials, measured, rows).encode(errors="replace"))
     console.say(f"{path}\nevery curve: astune view {trials[0].folder}")
+
+
+def _held_out(trial: Trial, console: Console) -> HeldOut | None:
+    """Its validation scores; None if there are none, or they cannot be read, which is printed."""
+    try:
+        return trial.held_out()
+    except AstuneError as error:
+        console.say(f"{trial.name}: {error}")
+        return None
 
 
 class _Row:
@@ -124,7 +133,8 @@ def _spread(values: Sequence[float]) -> str:
 def _page(trials: Sequence[Trial], measured: Mapping[str, HeldOut | None], rows: Sequence[_Row]) -> str:
     name = trials[0].config.experiment_name
     groups = [row.name for row in rows]
-    curves = [_curve(row.name, index, trials) for index, row in enumerate(rows)]
+    readable = [trial for trial in trials if measured[trial.name] is not None]
+    curves = [_curve(row.name, index, readable) for index, row in enumerate(rows)]
     keys = "".join(
         f'<li><span class="key line-{index % N_CURVES}"></span> {escape(name)}</li>'
         for index, name in enumerate(groups)

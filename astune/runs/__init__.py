@@ -1,6 +1,6 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it. Independent of the trainer."""
 
-from astune.runs._files import Stamp, store_errors, write_atomic
+from astune.runs._files import Stamp, copy_folder, store_errors, write_atomic
 from astune.runs._limits import open_regular, read_regular
 from astune.runs._lock import RunLock
 from astune.runs._schema import stamps_of
@@ -65,6 +65,7 @@ __all__ = [
     "catalogue",
     "checkpoint_around",
     "columns_of",
+    "copy_folder",
     "described",
     "find_text",
     "is_run",

@@ -62,6 +62,22 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
+def copy_folder(source: Path, to: Path, *, without: str = "") -> None:
+    """Copy a folder's files into another, which may exist. Raises RunStoreError at the first that cannot be copied.
+
+    Args:
+        without: pattern of the names that are left out.
+    """
+
+    def copy(file: str, copied: str) -> str:
+        with store_errors(f"copying {file} to {copied}"):  # copytree goes on after an OSError
+            return shutil.copy2(file, copied)
+
+    with store_errors(f"copying {source} to {to}"):
+        ignored = shutil.ignore_patterns(without) if without else None
+        shutil.copytree(source, to, ignore=ignored, copy_function=copy, dirs_exist_ok=True)
+
+
 def n_bytes(folder: Path) -> int:
     """Return the size of all files below a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

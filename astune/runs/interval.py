@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-
 _Z = 1.959964
 """97.5 % quantile of the normal distribution."""
 

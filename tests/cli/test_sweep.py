@@ -168,6 +168,23 @@ def test_the_table_shows_all_of_every_setting_however_narrow_the_terminal_is(
     assert "…" not in shown.partition("report.html")[0].partition("─")[2]
 
 
+def test_a_run_with_damaged_metrics_is_named_and_the_others_are_reported(
+    conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = ["trainer.optim.lr=1e-5,2e-5"]
+    damaged, whole = (write(trial, "finished") for trial in trials_of(conf, over, 1, []))
+    (damaged / "metrics.jsonl").write_text("{\n")
+    line = {"step": 0, "kind": "validation", "time": 1, "elapsed_s": 1, "metrics": {"reward/success_rate": 0.5}}
+    (whole / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(SystemExit) as ended:
+        run(["sweep", str(conf), "--over", *over])
+    assert ended.value.code in (None, 0)
+    shown = capsys.readouterr().out
+    assert f"trainer.optim.lr=1e-5 seed=0: {damaged / 'metrics.jsonl'}, line 1" in "".join(shown.splitlines())
+    page = (whole.parent / "report.html").read_text(encoding="utf-8")
+    assert "0.500 (step 0)" in page
+
+
 def test_each_configuration_is_read_once_however_often_runs_are_looked_for(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

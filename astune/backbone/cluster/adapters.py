@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
+from astune.runs import copy_folder
 from astune.schema import TrainerError
 from astune.trainer.lora import plain_name
 
@@ -35,5 +35,5 @@ def merge_adapters(model: Path, to: Path, *, scale: float) -> None:
         weight = f"{name.partition(_LEFT)[0].removeprefix(_WRAPPED)}.weight"
         contribution = saved[name].float() @ saved[name.replace(_LEFT, _RIGHT)].float() * scale
         merged[weight] = (merged[weight].float() + contribution).to(merged[weight].dtype)
-    shutil.copytree(model, to, ignore=shutil.ignore_patterns("*.safetensors*"), dirs_exist_ok=True)
+    copy_folder(model, to, without="*.safetensors*")
     save_torch_state_dict(merged, to)

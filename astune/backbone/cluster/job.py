@@ -16,7 +16,7 @@ from safetensors import safe_open
 from astune.backbone.cluster.adapters import merge_adapters
 from astune.backbone.cluster.work_order import GroupToRun, WorkOrder
 from astune.config.schema import AstuneConfig, ClusterEngine
-from astune.runs import Checkpoint
+from astune.runs import Checkpoint, copy_folder
 from astune.schema import Task, TrainerError
 from astune.task_reader import TaskOrder
 from astune.trainer.ledger import StepLedger, is_measured
@@ -130,7 +130,7 @@ class Job:
             if lora.rank:
                 merge_adapters(saved, to, scale=lora.alpha / lora.rank)
             else:
-                shutil.copytree(saved, to, dirs_exist_ok=True)
+                copy_folder(saved, to)
             if moved and not _differ(self.model_folder, to):
                 raise TrainerError(
                     f"the weights of step {ledger.step} in {saved} are those that the run began with",
