@@ -37,14 +37,14 @@ class OfTasks(NamedTuple):
 
     tasks: int
     episodes: int
-    successes: int
-    ss: int
-    sn: int
+    successes: float
+    ss: float
+    sn: float
     nn: int
 
     @classmethod
-    def of(cls, tasks: Iterable[tuple[int, int]]) -> Self:
-        """The sums of pairs of successes and episodes."""
+    def of(cls, tasks: Iterable[tuple[float, int]]) -> Self:
+        """The sums of pairs of successes, of which one may count in part, and episodes."""
         rows = [(1, n, s, s * s, s * n, n * n) for s, n in tasks]
         return cls(*map(sum, zip(*rows, strict=True))) if rows else cls(0, 0, 0, 0, 0, 0)
 

@@ -63,5 +63,5 @@ def summary_of(
     means = (math.nan if value is None else float(value) for value in (reward, answer_tokens, turns))
     of_tasks = OfTasks(*sums)
     return StepSummary(
-        split, step, of_tasks.episodes, errors, n_tasks, of_tasks.successes, *means, effective=of_tasks.effective
+        split, step, of_tasks.episodes, errors, n_tasks, int(of_tasks.successes), *means, effective=of_tasks.effective
     )

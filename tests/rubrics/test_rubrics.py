@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from astune.cli.app import run
 from astune.config.rubrics import RubricsConfig
 from astune.config.schema import AstuneConfig
 from astune.rubrics import agreement, read_examples
-from astune.rubrics.agreement import Graded
 from astune.rubrics.selection import select
+from astune.runs.interval import wilson_interval
 from astune.schema import ConfigError, Task, TaskReaderError
 from astune.task_judge import GroupJudgeBase, load_judge
 
@@ -265,20 +266,24 @@ def test_selection_takes_what_adds_information_and_not_the_same_twice() -> None:
     assert all(each.gain_bits > 0.01 for each in chosen)
 
 
-@pytest.mark.parametrize("others", [[], [[(1.0, 0.5)]] * 3])
-def test_of_answers_to_one_query_the_interval_is_that_of_other_answers_like_these(others: list[Graded]) -> None:
+@pytest.mark.parametrize(("n_groups", "n_answers"), [(1, 6), (1, 20), (5, 2), (5, 4), (20, 4)])
+def test_the_interval_of_95_percent_is_that_of_other_answers_like_these(n_groups: int, n_answers: int) -> None:
+    """Resampled groups, or answers, would give intervals that hold in 50 to 87 %."""
     draw = random.Random(0)
 
-    def answers() -> list[tuple[float, float]]:
-        labels = [float(draw.randint(0, 3)) for _ in range(20)]
-        return [(label, label + draw.gauss(0, 1.5)) for label in labels]
+    def group(n: int) -> list[tuple[float, float]]:
+        labels = [float(draw.randint(0, 2)) for _ in range(n)]
+        of_all = draw.choice([0.2, 0.5, 1.2])  # hard and easy questions, which one group says nothing of
+        noises = [of_all if n_groups > 1 else draw.choice([0.2, 0.5, 1.2]) for _ in labels]
+        return [(label, round(label + draw.gauss(0, noise))) for label, noise in zip(labels, noises, strict=True)]
 
-    found = [agreement([answers(), *others]) for _ in range(60)]
-    truth = fmean(each.accuracy for each in found)
-    covered = fmean(each.accuracy_interval[0] <= truth <= each.accuracy_interval[1] for each in found)
-    assert 0.85 <= covered <= 1
-    assert all(0.05 < high - low < 0.6 for low, high in (each.accuracy_interval for each in found))
-    assert all(each.tau_interval[0] < each.tau < each.tau_interval[1] for each in found)
+    truth = agreement([group(n_answers) for _ in range(4000)])
+    tried = [agreement([*(group(n_answers) for _ in range(n_groups)), [(1.0, 0.5)]]) for _ in range(300)]
+    found = [each for each in tried if each.pairs]
+    covered = fmean(each.accuracy_interval[0] <= truth.accuracy <= each.accuracy_interval[1] for each in found)
+    assert covered >= 0.9
+    assert fmean(each.tau_interval[0] <= truth.tau <= each.tau_interval[1] for each in found) >= 0.85
+    assert all(each.tau_interval[0] <= each.tau <= each.tau_interval[1] + 1e-9 for each in found)
 
 
 def test_agreement_counts_pairs_with_ties_as_half_and_taus_as_kendall_did() -> None:
@@ -287,4 +292,8 @@ def test_agreement_counts_pairs_with_ties_as_half_and_taus_as_kendall_did() -> N
     assert found.accuracy == pytest.approx(2.5 / 3)
     assert found.tau == pytest.approx(2 / (3 * 2) ** 0.5)  # 2 right, none wrong, one tie of grades
     perfect = agreement([[(1.0, 1.0), (2.0, 5.0)]] * 30)
-    assert (perfect.accuracy, perfect.tau, perfect.accuracy_interval) == (1.0, 1.0, (1.0, 1.0))
+    assert (perfect.accuracy, perfect.tau) == (1.0, 1.0)
+    assert perfect.accuracy_interval == pytest.approx(wilson_interval(30, 30))
+    nothing = agreement([[(1.0, 0.5), (1.0, 0.7)]])
+    assert (nothing.pairs, nothing.tau) == (0, 0.0)
+    assert all(map(math.isnan, (nothing.accuracy, *nothing.accuracy_interval)))
