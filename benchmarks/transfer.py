@@ -2,8 +2,8 @@
 
 Sets: new problems in the sentences of training; new problems in held-out sentences, whose closing words are those of
 training; stories, without such words, in held-out sentences and in another author's; rows of GSM8K with one
-calculation, where the data set is beside the checkout or at ASTUNE_GSM8K. Intervals are bootstrapped over templates,
-not over problems: two problems of one sentence are no independent trials.
+calculation, where the data set is beside the checkout or at ASTUNE_GSM8K. Intervals are for other templates like
+these: two problems of one sentence are no independent trials.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from astune.backbone.local import evaluate
 from astune.backbone.parts import load_parts
 from astune.rollout import NullObserver
+from astune.runs.interval import OfTasks
 from astune.schema import Episode, Task
 from astune.scoring.math_answer import after_marker
 from benchmarks.other_wordings import OTHERS
@@ -40,7 +40,6 @@ FRESH, HELD_OUT, STORIES, OTHER_STORIES, GSM8K, GSM8K_SIGNS = (
 )
 GENERATED = (FRESH, HELD_OUT, STORIES, OTHER_STORIES)
 NUMBER = 400
-RESAMPLES = 2000
 
 Counts = dict[str, tuple[int, int]]
 """By template: successes, problems."""
@@ -107,10 +106,9 @@ def rules() -> dict[str, dict[str, float]]:
 
 
 def success(counts: Counts) -> tuple[float, float, float]:
-    """Return the part solved with its 95 % interval, bootstrapped over templates."""
-    draw, pairs = random.Random(0), list(counts.values())
-    rates = sorted(_rate(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
-    return _rate(pairs), rates[int(0.025 * RESAMPLES)], rates[int(0.975 * RESAMPLES)]
+    """Return the part solved with its 95 % interval for other templates like these."""
+    by_template = OfTasks.of(counts.values())
+    return by_template.successes / max(1, by_template.episodes), *by_template.interval
 
 
 def tables(before: dict[str, Counts], after: dict[str, dict[str, Counts]]) -> str:
@@ -128,7 +126,7 @@ def tables(before: dict[str, Counts], after: dict[str, dict[str, Counts]]) -> st
         for name in names
     ]
     parts = [markdown_table(("problems", "number", "untrained", *by_seed), rows)]
-    parts.append("Intervals are 95 %, bootstrapped over templates.")
+    parts.append("Intervals are 95 %, for other templates like these.")
     for name in (name for name in names if name in GENERATED and name != FRESH):
         hardest = sorted(
             before[name], key=lambda template: sum(after[seed][name].get(template, (0, 0))[0] for seed in seeds)
@@ -144,10 +142,6 @@ def tables(before: dict[str, Counts], after: dict[str, dict[str, Counts]]) -> st
 def _interval(counts: Counts) -> str:
     rate, low, high = success(counts)
     return f"{rate:.3f} ({low:.2f} to {high:.2f})"
-
-
-def _rate(pairs: Sequence[tuple[int, int]]) -> float:
-    return sum(right for right, _ in pairs) / max(1, sum(n for _, n in pairs))
 
 
 def _by_template(tasks: Sequence[Task], right: dict[str, bool]) -> Counts:
