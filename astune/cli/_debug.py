@@ -53,8 +53,8 @@ def _keep_viewer(ready: Ready, console: Console, run: Path, episode_id: str) -> 
     if "logview" not in ready.companions.names:  # one that ran before stays
         console.say(f"log viewer: {page}")
         return
-    console.say(f"log viewer until Ctrl-C: {page}")
     with suppress(KeyboardInterrupt):
+        console.say(f"log viewer until Ctrl-C: {page}")
         ready.run(until_interrupted())
 
 

@@ -32,8 +32,8 @@ def keep_services(flags: CompanionFlags, overrides: Sequence[str], *, dry_run: b
     with Interrupts() as interrupts, started(services, config.record_dir.resolve() / "services", console) as beside:
         if not beside.names:
             return 0  # all of them answered already, which has been printed
-        console.say(f"until Ctrl-C: {', '.join(beside.names)}; output in {beside.folder}")
         try:
+            console.say(f"until Ctrl-C: {', '.join(beside.names)}; output in {beside.folder}")
             interrupts.run(beside.guard(until_interrupted()))
         except KeyboardInterrupt:  # how one ends it
             return 0

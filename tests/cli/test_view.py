@@ -56,7 +56,7 @@ def viewing(
 
 
 def ask(url: str) -> httpx.Response:
-    return httpx.get(url, trust_env=False)
+    return httpx.get(url, trust_env=False, timeout=60)
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_run_with_its_viewer_is_seen_while_it_goes_on(tmp_path, tiny_folder):
     """The viewer's page answers during the run, and its death does not end the run."""
     values = {
         "model.path": tiny_folder,
-        "trainer.total_steps": 60,
+        "trainer.total_steps": 600,
         "trainer.tasks_per_step": 2,
         "rollout.num_repeat": 2,
         "trainer.validation.max_tasks": 2,
@@ -211,7 +211,7 @@ def test_a_run_with_its_viewer_is_seen_while_it_goes_on(tmp_path, tiny_folder):
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     conf = str(ROOT / "tutorial" / "example_calculator" / "calculator.yaml")
     process = start(tmp_path, "--conf", conf, "--with-logview", *settings)
-    lines, rest, err = interrupted_at(process, "step 2/60")
+    lines, rest, err = interrupted_at(process, "step 2/600")
     said = "".join(lines) + rest + err
     assert re.search(r"companion logview: process \d+, http://127.0.0.1:8181/ answers after", said), said
 
