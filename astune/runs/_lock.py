@@ -7,12 +7,16 @@ import os
 import time
 from pathlib import Path
 
+import psutil
+
 from astune.runs._files import store_errors
 from astune.runs._limits import open_regular
 from astune.schema import RunStoreError
 
 _PATIENCE_S = 1.0
-"""Seconds to wait for the lock, since a reader that checks its holder takes it for a moment."""
+"""Seconds to wait for the lock while the file names a living process."""
+_FOR_READERS_S = 10.0
+"""Seconds to wait for it otherwise: a reader that looks for its holder takes it for a moment."""
 
 
 class RunLock:
@@ -32,7 +36,7 @@ class RunLock:
         with store_errors(f"locking {self._path}"):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock_soon(descriptor):
-            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
+            holder = _named_in(descriptor) or "unknown"
             os.close(descriptor)
             raise RunStoreError(
                 f"the run {self._path.parent} is being written by process {holder}",
@@ -61,19 +65,26 @@ class RunLock:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = os.pread(file.fileno(), 64, 0).decode(errors="replace").strip()
+                text = _named_in(file.fileno())
                 return int(text) if text.isdigit() else -1
         return None
 
 
 def _lock_soon(descriptor: int) -> bool:
-    deadline = time.monotonic() + _PATIENCE_S
+    began = time.monotonic()
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            named = _named_in(descriptor)
+            is_written = named.isdigit() and int(named) < 1 << 31 and psutil.pid_exists(int(named))
+            if time.monotonic() - began > (_PATIENCE_S if is_written else _FOR_READERS_S):
                 return False
             time.sleep(0.02)
         else:
             return True
+
+
+def _named_in(descriptor: int) -> str:
+    """Return the process id in the file."""
+    return os.pread(descriptor, 64, 0).decode(errors="replace").strip()

@@ -1,11 +1,13 @@
 """A run's directory: complete when it appears, written by one process, found again by what people type."""
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +182,21 @@ def test_a_cleaned_run_keeps_its_records_and_its_best_model_and_is_not_resumed(t
         assert episodes.count() == 1
     with pytest.raises(RunStoreError, match="was cleaned, so its resume point is gone"):
         RunDirectory.open(run.path, write=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", ["", "999999999", "9" * 64])
+def test_a_reader_that_looks_for_the_writer_for_long_is_none(tmp_path: Path, left: str) -> None:
+    run = RunDirectory.create(tmp_path, "x")
+    run.close()
+    [lock] = run.path.glob("*lock*")
+    lock.write_text(left)  # of a writer that was killed
+    with lock.open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        stalled = threading.Timer(1.5, lambda: fcntl.flock(reader, fcntl.LOCK_UN))
+        stalled.start()
+        RunDirectory.open(run.path, write=True).close()
+        stalled.join()
 
 
 @pytest.mark.parametrize("broken", [(CheckpointStore, "rewind"), (MetricsLog, "rewind"), (EpisodeStore, "rewind")])
