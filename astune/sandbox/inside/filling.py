@@ -13,6 +13,8 @@ _DEEPEST = 64
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARE = 10.0
 """A look may take a tenth of the time."""
+_MOST_S = 1.0
+"""Seconds between two looks, however long one took: it may have had to wait for a processor."""
 
 
 class Quota:
@@ -37,7 +39,7 @@ class Quota:
         left = self._most_bytes - (unlinked_bytes(self._process, self._folder) if self._process else 0)
         exceeded = left < 0 or holds_more(self._folder, left, MOST_FILES)
         ended = time.monotonic()
-        self._next = ended + _SHARE * (ended - began)
+        self._next = ended + min(_MOST_S, _SHARE * (ended - began))
         return exceeded
 
 
