@@ -205,7 +205,7 @@ def test_the_display_redraws_at_most_five_times_a_second_and_costs_little(tmp_pa
     assert drawers[0] is threading.main_thread()  # as it opens; no call draws
     assert threading.main_thread() not in drawers[1:]
     assert min(after - before for (before, _), (after, _) in pairwise(frames)) >= 1 / 5
-    frame_s = cpu_seconds(lambda: drawn(progress), 5)
+    frame_s = min(cpu_seconds(lambda: drawn(progress), 1) for _ in range(5))
     assert 100 * call_s + 5 * frame_s < 0.2  # of each second with 100 calls
 
 

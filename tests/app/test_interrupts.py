@@ -88,10 +88,24 @@ def test_outside_of_the_work_the_first_signal_is_a_keyboard_interrupt_and_afterw
     assert signal.getsignal(number) is former
 
 
+AGENT = """import threading, time
+
+thinks = threading.Event()
+
+def think():
+    thinks.set()
+    time.sleep(60)
+"""
+WHEN_IT_THINKS = """
+import agent, astune.app.interrupts as it
+it.SAYS_WHAT_HOLDS_AFTER_S, what_runs = 0.3, it._what_runs
+it._what_runs = lambda: (agent.thinks.wait(60), what_runs())[1]
+"""
+
+
 def test_what_it_waits_for_is_named_after_a_while(tmp_path):
-    (tmp_path / "agent.py").write_text("import time\n\ndef think():\n    time.sleep(60)\n")
-    script = SCRIPT.format(cleaning="import agent; agent.think()", afterwards="pass")
-    script = "import astune.app.interrupts as it; it.SAYS_WHAT_HOLDS_AFTER_S = 0.3\n" + script
+    (tmp_path / "agent.py").write_text(AGENT)
+    script = WHEN_IT_THINKS + SCRIPT.format(cleaning="agent.think()", afterwards="pass")
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
@@ -105,9 +119,9 @@ def test_what_it_waits_for_is_named_after_a_while(tmp_path):
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGINT)
         said = [process.stderr.readline() for _ in range(3)]
-        assert said[-1] == f"still waiting for {tmp_path}/agent.py:4, in think; Ctrl-C again ends at once\n"
+        assert said[-1] == f"still waiting for {tmp_path}/agent.py:7, in think; Ctrl-C again ends at once\n"
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(30) == 130
     finally:
         process.kill()
         process.communicate()

@@ -23,6 +23,7 @@ import psutil
 import yaml
 from astune_command import ROOT, start
 from cluster_runs import metrics_of, python_of, run_of, saved, set_to, wait_for_run
+from ports import free_port
 
 from astune.backbone.engines import load_renderer
 from astune.context_tracker.replay import faults
@@ -67,7 +68,7 @@ def assert_trains_an_agent_on_workers(engine: str, folder: Path) -> None:
     """`rollout.workflow: {workers: ...}`: a worker is killed, and the run is interrupted and goes on with another."""
     values = yaml.safe_load((AGENT / "any_agent.yaml").read_text())["astune"]
     values["task_judge"] = {"judge_protocol": "judge.py->ByChance"}
-    port, mark = _free_port(), folder / "begun"
+    port, mark = free_port(), folder / "begun"
     values["rollout"]["workflow"] = {"workers": f"127.0.0.1:{port}"}
     (folder / "tasks.yaml").write_text(yaml.safe_dump({"astune": values}))
     (folder / "judge.py").write_text(_JUDGE)
@@ -167,7 +168,7 @@ def _assert_recorded(folder: Path, out: str) -> None:
 @contextmanager
 def _serving() -> Iterator[str]:
     """The agent's server, and the address that gets an episode."""
-    port = _free_port()
+    port = free_port()
     server = subprocess.Popen([sys.executable, AGENT / "openai_server.py", str(port)])
     give_up = time.monotonic() + 60
     try:
@@ -183,8 +184,3 @@ def _serving() -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(timeout=20)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]

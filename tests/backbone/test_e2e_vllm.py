@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ import httpx
 import psutil
 import pytest
 from astune_command import ROOT, start
+from ports import free_port
 
 from astune.backbone import vllm
 from astune.config import load_config
@@ -54,12 +54,6 @@ COMMON = {
 LIMIT_MEAN, LIMIT_SHIFT = 0.08, 0.02
 """Engine against trainer in bfloat16: `astune check numerics` found means of 0.024 to 0.058 with the engine in this
 process, and allowed 0.07 to 0.08. A shift of all tokens is rounding's to a tenth of that."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def words(**settings: object) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ import torch
 import yaml
 from astune_command import start
 from cluster_runs import metrics_of, python_of, run_of, set_to
+from ports import free_port
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from astune.backbone.parts import load_parts
@@ -70,8 +70,7 @@ def _nodes(engine: str, folder: Path, *kinds: Sequence[str]) -> Iterator[dict[st
     Yields what a user of it has in the environment; Ray is that of the engine's.
     """
     ray = python_of(engine).parent / "ray"
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_port()
     address = f"127.0.0.1:{port}"
     head = ("--head", f"--port={port}", "--include-dashboard=false")
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -11,7 +11,6 @@ import os
 import random
 import re
 import signal
-import socket
 import uuid
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 from chaos_report import write_section
 from chaos_stage import ROOT, Nursery, Slot, begun, processes_of, tokens_of, write_experiment
 from plans import Plan
+from ports import free_port
 from services import until
 
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -53,7 +53,7 @@ async def _played(model: Path, folder: Path) -> list[str]:
 async def _killed(nursery: Nursery, slot: Slot, seed: int) -> str:
     """Play a run, kill its server at a random moment, resume it where that ended it, and say how it went."""
     folder, victim, after_s = slot.folder / f"seed-{seed}", VICTIMS[seed % 2], random.Random(seed).uniform(0, WITHIN_S)
-    vllm = {"python": str(PYTHON), "port": _free_port(), "arguments": ["--enforce-eager"]}
+    vllm = {"python": str(PYTHON), "port": free_port(), "arguments": ["--enforce-eager"]}
     engine = {"type": "vllm", "kv_cache_gb": 1, "vllm": vllm}
     deadlines = {"call_timeout_s": 60.0, "episode_timeout_s": 120.0, "step_timeout_s": 240.0}
     write_experiment(folder, Plan(seed, waits_s=1.0), slot.url, slot.model, engine=engine, **deadlines)
@@ -102,9 +102,3 @@ async def _kill(folder: Path, victim: str, after_s: float) -> None:
         for process in (server, *server.children(recursive=True)):
             if victim == VICTIMS[0] or "EngineCore" in process.name():
                 process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(tiny_folder: Path) -> list[str]:
     values = {
         "model.path": tiny_folder,
-        "trainer.total_steps": 60,
+        "trainer.total_steps": 600,
         "trainer.tasks_per_step": 2,
         "rollout.num_repeat": 2,
         "trainer.test_freq": 30,
@@ -36,7 +36,7 @@ def settings(tiny_folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def interrupted(folder: Path, settings: list[str]) -> Path:
     """The folder of a run that Ctrl-C ended after its first steps."""
-    lines, rest, err = interrupted_at(start(folder, "demo", *settings), "step 2/60")
+    lines, rest, err = interrupted_at(start(folder, "demo", *settings), "step 2/600")
     match = re.search(r"continue with: astune --resume (\S+)", rest)
     assert match is not None, "".join(lines) + rest + err
     assert "Traceback" not in err
@@ -54,7 +54,7 @@ def finished(folder: Path, interrupted: Path, refused: str) -> Path:
     """The same run, resumed with another length after that attempt, and finished."""
     step = RunDirectory.open(interrupted).checkpoints.latest().step
     out = astune(folder, "--resume", str(interrupted), "--set", f"trainer.total_steps={step + 2}")
-    assert f"astune.trainer.total_steps: 60 -> {step + 2}" in out
+    assert f"astune.trainer.total_steps: 600 -> {step + 2}" in out
     assert out.rstrip().splitlines()[-1].startswith("held-out success ")
     return interrupted
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from astune.cli.app import with_values
 from astune.runs import RunDirectory
@@ -269,9 +269,7 @@ def test_a_plan_on_a_cluster_begins_with_the_plan_and_ends_with_all_of_the_engin
 def test_a_plan_with_tasks_from_a_companion_that_is_yet_to_start_says_when_they_are_known(
     backbone, says, folder, astune
 ):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     reader = {"env_type": "world", "env_url": url, "validation_split": "dev"}
     words = ["--set", "task_reader.type=env_service", "--set", "trainer.total_steps=3"]
     words += [word for key, value in reader.items() for word in ("--set", f"task_reader.env_service.{key}={value}")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from astune_command import ROOT, astune, start
 from debug_session import DebugSession
+from ports import free_port
 from terminal import on_a_terminal, read_until
 from token_server import serving
 from waiting import eventually
@@ -247,9 +247,20 @@ def test_leaving_pdb_ends_the_run_as_an_interruption(folder, leaving):
         assert [(row.task_id, row.status) for row in episodes.list()] == [("t0", "error")]
 
 
+STAYS_BEFORE_ANYTHING_RUNS = """
+import time
+from astune.app import execution
+execution.back_up = lambda *_, **__: time.sleep(600)
+from astune.cli import main
+main()
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_is_ended_before_anything_runs_is_interrupted(number, folder):
-    process = start(folder, "--conf", "talk.yaml", "--backbone", "debug", XDG_STATE_HOME=str(folder / "state"))
+    stays = ("-c", STAYS_BEFORE_ANYTHING_RUNS)
+    arguments = ("--conf", "talk.yaml", "--backbone", "debug")
+    process = start(folder, *arguments, before=stays, XDG_STATE_HOME=str(folder / "state"))
     saved = eventually(
         lambda: list(folder.glob("launcher_record/talk/[0-9]*/config.yaml")),
         "a run",
@@ -419,12 +430,6 @@ def test_one_sigterm_ends_a_run_that_stands_at_a_breakpoint(workflow, attached, 
 def test_a_tag_that_is_not_armed_is_passed_over_and_an_empty_one_refused(folder):
     debug(folder, "--db", "OTHER", "--set", "debug.debug_first_n_tasks=1")
     assert "names no tag" in debug(folder, "--db", "|", status=2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def resolved_run(folder: Path) -> RunDirectory:

@@ -23,12 +23,12 @@ ITSELF = "a: &a [*a]"
 def test_what_grows_or_nests_without_end_is_refused_at_once(text: str, tmp_path: Path):
     file = tmp_path / "conf.yaml"
     file.write_text(text)
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(TooLargeError):
         require_small(text)
     with pytest.raises(ConfigError, match=r"has more than|is nested deeper|contains itself"):
         load_config(file)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("loader", [PlainLoader, FastPlainLoader])

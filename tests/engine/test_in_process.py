@@ -54,7 +54,7 @@ async def test_a_session_prefills_only_what_is_new_in_its_next_turn(tiny: InProc
 
 async def test_a_group_prefills_its_common_prompt_once(tiny: InProcessEngine, tiny_folder: Path):
     model = transformers_model(tiny_folder)
-    prompts = [PROMPTS[3]] * 4 + [[*PROMPTS[3][:60], 9, 8, 7]] * 2
+    prompts = [PROMPTS[3]] * 4 + [[*PROMPTS[3][:60], own, 8, 7] for own in (9, 6)]
     completions = await asyncio.gather(
         *(tiny.generate(p, SamplingParams(max_tokens=6, seed=i), session=str(i)) for i, p in enumerate(prompts))
     )

@@ -105,6 +105,14 @@ class Counter(Environment):
         return {"child": child.pid, "pid": os.getpid()}
 
 
+class Unready(Counter):
+    """Is never ready."""
+
+    @classmethod
+    def prepare(cls) -> None:
+        time.sleep(300)
+
+
 class Fresh(Counter):
     """Wants a process of its own."""
 

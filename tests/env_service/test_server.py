@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are c
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running(world("Counter"), "--max-instances", "8", "--call-timeout-s", "3") as service:
+    with running(world("Counter"), "--max-instances", "8", "--call-timeout-s", "60") as service:
         yield service
 
 
@@ -92,7 +92,7 @@ class TestBytes:
             assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
     def test_healthz_is_ok_and_its_headers_hold_the_capacity(self, service):
-        answer = httpx.get(f"{service.url}/healthz", trust_env=False, verify=False)
+        answer = httpx.get(f"{service.url}/healthz", timeout=60, trust_env=False, verify=False)
         assert (answer.status_code, answer.content) == (200, b'"OK"')
         assert service.capacity() == (0, 8, 8)
         service.create("i2")
@@ -129,7 +129,8 @@ class TestBytes:
         assert "\n" not in answer.json()["detail"]
 
     def test_what_a_web_page_could_send_unasked_is_refused(self, service):
-        answer = httpx.post(f"{service.url}/create", content=b'{"task_id":"a"}', trust_env=False, verify=False)
+        url = f"{service.url}/create"
+        answer = httpx.post(url, content=b'{"task_id":"a"}', timeout=60, trust_env=False, verify=False)
         assert answer.status_code == 415
 
     def test_a_list_of_one_message_is_an_action_as_well(self, service):
@@ -284,14 +285,15 @@ class TestInstances:
         eventually(lambda: "RuntimeError: the world\nbroke" in service.log, "the traceback")
 
     @pytest.mark.slow
-    def test_an_environment_that_hangs_is_ended(self, service):
-        for action in ("sleep", "hold_the_interpreter"):
-            service.create("stuck")
-            pid = service.info_of("stuck", "pid")["pid"]
-            answer = service.step("stuck", action)
-            assert answer.status_code == 500
-            assert "step: the environment's process took longer than 3 s" in answer.json()["detail"]
-            eventually(lambda pid=pid: not is_running(pid), "the process to end")
+    def test_an_environment_that_hangs_is_ended(self):
+        with running(world("Counter"), "--call-timeout-s", "3") as service:
+            for action in ("sleep", "hold_the_interpreter"):
+                service.create("stuck")
+                pid = service.info_of("stuck", "pid")["pid"]
+                answer = service.step("stuck", action)
+                assert answer.status_code == 500
+                assert "step: the environment's process took longer than 3 s" in answer.json()["detail"]
+                eventually(lambda pid=pid: not is_running(pid), "the process to end")
 
     def test_a_release_does_not_wait_for_a_stuck_step(self, service):
         service.create("stuck", "dreamer")
@@ -300,7 +302,7 @@ class TestInstances:
             step = thread.submit(service.step, "stuck", "sleep")
             eventually(lambda: "dreamer falls asleep" in service.log, "the step to begin")
             assert service.post("release", instance_id="stuck").json() == {"success": True, "data": None}
-            answer = step.result(10)
+            answer = step.result(60)
             assert (answer.status_code, "released during a call" in answer.json()["detail"]) == (410, True)
         assert not is_running(pid)
         assert service.capacity()[0] == 0
@@ -438,7 +440,7 @@ class TestForks:
             everything = {service.process.pid, info["pid"], info["prepared_in"], child}
             assert all(map(is_running, everything))
             service.end(how)
-            eventually(lambda: not any(map(is_running, everything)), "every process to end", 5)
+            eventually(lambda: not any(map(is_running, everything)), "every process to end")
 
 
 @pytest.mark.slow
@@ -463,7 +465,7 @@ class TestEnd:
                 assert isinstance(step.exception(30), httpx.TransportError)
             else:
                 assert (step.result(30).status_code, "the server ended" in step.result().text) == (410, True)
-            eventually(lambda: not any(map(is_running, everything)), "every process to end", 5)
+            eventually(lambda: not any(map(is_running, everything)), "every process to end")
 
     def test_what_an_environment_started_with_it_ends_too(self):
         with running(world("Counter")) as service:
@@ -471,7 +473,7 @@ class TestEnd:
             child = service.info_of("parent", "child")["child"]
             assert children_of(service.info_of("parent", "pid")["pid"]) == {child}
             service.end(signal.SIGKILL)
-            eventually(lambda: not is_running(child), "the child to end", 5)
+            eventually(lambda: not is_running(child), "the child to end")
 
 
 def _cpu_ticks(pid: int) -> int:

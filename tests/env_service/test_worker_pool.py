@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from functools import partial
+from itertools import chain, repeat
 
 import pytest
 from service_stage import children_of, is_running, world
@@ -52,7 +53,11 @@ async def test_a_process_that_is_not_yet_seen_to_be_dead_is_not_given_out(kind: 
 
 
 async def test_who_waits_is_not_told_of_a_start_that_failed_while_others_start() -> None:
-    pool = WorkerPool(partial(Worker.start, "astune.env_service._worker", world("Counter"), name="ours"), warm=1)
+    kinds = chain(["Counter", "Unready"], repeat("Counter"))
+    pool = WorkerPool(
+        lambda: Worker.start("astune.env_service._worker", world(next(kinds)), name="ours"),
+        warm=1,
+    )
     await pool.open()
     earlier = children_of(os.getpid())
     taken = [await pool.take()]

@@ -77,19 +77,17 @@ def test_conversations_of_all_dialects_are_kept_masked_and_rated(served: Served,
     )
     head = {"authorization": f"Bearer {served.keys['ann']}"}
     rated = {"conversation_id": answer.id, "rating": -1, "corrected_answer": "Done.", "comment": "mail x@y.org"}
-    told = [httpx.post(f"{served.root}/feedback", json=rated, headers=head).status_code for _ in range(2)]
+    asked = httpx.Client(base_url=served.root, timeout=60)
+    told = [asked.post("/feedback", json=rated, headers=head).status_code for _ in range(2)]
     assert told[0] == 201
-    assert (
-        httpx.post(f"{served.root}/feedback", json={"trace_id": message.id, "rating": 1}, headers=head).status_code
-        == 201
-    )
+    assert asked.post("/feedback", json={"trace_id": message.id, "rating": 1}, headers=head).status_code == 201
     for wrong, status in (({"trace_id": "nobody", "rating": 1}, 404), ({"rating": 1}, 400), ({"trace_id": "x"}, 400)):
-        assert httpx.post(f"{served.root}/feedback", json=wrong, headers=head).status_code == status
-    assert httpx.post(f"{served.root}/feedback", json=rated).status_code == 401
-    usage = httpx.get(f"{served.root}/usage", headers=head).json()
+        assert asked.post("/feedback", json=wrong, headers=head).status_code == status
+    assert asked.post("/feedback", json=rated).status_code == 401
+    usage = asked.get("/usage", headers=head).json()
     assert usage["requests"] == 2
     assert usage["prompt_tokens"] == 2 * answer.usage.prompt_tokens
-    health = httpx.get(f"{served.root}/healthz").json()
+    health = asked.get("/healthz").json()
     assert health == {"status": "OK", "capacity": {"keys": 2, "running": 0}, "weights_version": 0, "lanes": {}}
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("feedback.sqlite3*")} == {0o600}
     served.end()

@@ -191,9 +191,9 @@ def test_what_a_program_leaves_in_its_folder_decides_nothing(
 def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Renderer, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     start = time.monotonic()
-    episode = play(renderer, ["sh", "-c", f"sleep 100 & echo $! > {pid_file}; wait"], episode_timeout_s=1.5)
+    episode = play(renderer, ["sh", "-c", f"sleep 100 & echo $! > {pid_file}; wait"], episode_timeout_s=10)
     assert episode.status == "error"
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
     assert is_gone(int(pid_file.read_text()))
 
 

@@ -53,7 +53,7 @@ async def test_agents_of_an_episode_share_the_limit_and_another_episode_has_its_
     statuses: list[int] = []
 
     async def agent(proxy: AstuneProxy) -> None:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             for name in ("one", "two"):
                 base_url, key = proxy.as_oai_baseurl_apikey(agent_name=name)
                 answer = await client.post(

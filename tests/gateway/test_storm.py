@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 from chaos_report import write_section
 from faulty_client import FaultyClient, converse
+from ports import free_port
 from waiting import eventually
 
 from astune.renderers import Renderer
@@ -94,10 +94,7 @@ class Storm:
 def storm(tmp_path: Path, smol_folder: Path) -> Any:
     for name in ("sampled.jsonl", "episodes.jsonl"):
         (tmp_path / name).touch()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    storm = Storm(tmp_path, smol_folder, port)
+    storm = Storm(tmp_path, smol_folder, free_port())
     yield storm
     for process in storm.started:
         process.kill()

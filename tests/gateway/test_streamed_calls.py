@@ -141,7 +141,7 @@ async def streamed(renderer: Any, reads: Reads, policy: str, text: str = TEXT) -
         except (openai.APIError, anthropic.APIError) as refusal:
             got.append(refusal)
 
-    episode = await played(renderer, engine, agent, call_timeout_s=8, malformed_tool_calls=policy)
+    episode = await played(renderer, engine, agent, call_timeout_s=60, malformed_tool_calls=policy)
     assert not list(faults(episode.forest, renderer))
     return seen, got, episode
 

@@ -62,10 +62,11 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayServer]:
-    """Where workers come to, with short leases."""
+def board(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayServer]:
+    """Where workers come to; the seconds of a lease may be given."""
     monkeypatch.setenv("ASTUNE_WORKER_TOKEN", TOKEN)
-    monkeypatch.setattr("astune.gateway.lease_board.LEASE_S", 1.5)
+    if lease_s := getattr(request, "param", None):
+        monkeypatch.setattr("astune.gateway.lease_board.LEASE_S", lease_s)
     worker_gateway.cache_clear()
     yield workers_workflow(ProgramConfig(workers="127.0.0.1:0")).server()
     worker_gateway.cache_clear()
@@ -130,7 +131,7 @@ def test_workers_play_episodes_of_both_lanes_and_the_token_reaches_no_program(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "board"), [(signal.SIGKILL, 5.0), (signal.SIGTERM, None)], indirect=["board"])
 def test_the_episode_of_a_lost_worker_runs_again_elsewhere(
     renderer: Renderer, start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -239,7 +240,7 @@ async def test_neither_lane_waits_for_the_end_of_the_other() -> None:
 
 def test_what_is_no_workers_request_is_refused_in_words(board: GatewayServer) -> None:
     bearer = {"authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=board.root, headers=bearer) as client:
+    with httpx.Client(base_url=board.root, headers=bearer, timeout=60) as client:
         assert client.post("/v1/episodes", json={}).status_code == 204
         assert client.post("/v1/episodes", json={}, headers={"authorization": "Bearer x"}).status_code == 401
         assert client.post("/v1/episodes", content=b"[" * 1000).status_code == 400
@@ -265,7 +266,9 @@ def test_an_agent_is_given_its_task_as_plain_json() -> None:
 async def test_a_worker_that_leaves_while_it_waits_is_given_no_episode(board: GatewayServer) -> None:
     assert isinstance(board, WorkerGateway)
     waiting = board.board._changed
-    async with httpx.AsyncClient(base_url=board.root, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+    async with httpx.AsyncClient(
+        base_url=board.root, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60
+    ) as client:
         claiming = asyncio.ensure_future(client.post("/v1/episodes", json={"wait_s": 30}, timeout=60))
         await asyncio.to_thread(eventually, lambda: waiting, "the worker waits")
         claiming.cancel()

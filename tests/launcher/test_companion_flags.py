@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import tempfile
@@ -201,8 +202,6 @@ def test_a_ray_head_that_is_to_be_started_gets_a_token_unless_the_user_said_how_
 
 
 def test_a_ray_head_that_answers_is_found(tmp_path, port):
-    import socket
-
     assert running_ray_head(tmp_path) is None
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{port}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from debug_session import DebugSession
 from fresh_clone import FreshClone, answers
 from letter_stage import MATH, ROOT, Table, documented_commands
+from ports import free_port
 from test_end_message import Gateway
 from viewer_stage import make_episode, write_run
 from waiting import eventually
@@ -134,9 +134,7 @@ def test_vs_codes_debugger_stops_in_the_workflow(clone: FreshClone, agent: Path,
     rollout = launch["configurations"][0]
     assert rollout["program"].endswith("launcher.py")
     arguments = " ".join(rollout["args"]).replace("${input:conf}", "my_agent.yaml")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     line = f"python -m debugpy --listen 127.0.0.1:{port} --wait-for-client launcher.py {arguments}"
     with clone.started(line), DebugSession(port, breakpoints={agent: [BP_LINE]}, deadline_s=600) as debugger:
         _path, stopped_at, function = debugger.stopped()

@@ -16,7 +16,7 @@ from waiting import eventually
 from astune.cli.app import run
 from astune.processes.guarded import GuardedProcess
 from astune.processes.kill import end, find_targets
-from astune.processes.records import forget, record, recorded, started_at
+from astune.processes.records import command_line, forget, record, recorded, started_at
 
 SLEEPER = "import time; time.sleep(600)"
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]); {SLEEPER}"
@@ -26,6 +26,7 @@ PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c',
 def sleeper(marker: str):
     """A process that nobody recorded."""
     process = subprocess.Popen(python(SLEEPER, marker))
+    eventually(lambda: marker in command_line(process.pid), "its command line, a moment after the start")
     yield process
     process.kill()
     process.wait()

@@ -113,7 +113,7 @@ SANDBOX = [
         "700 MB of memory",
         EXHAUST,
         "import time\nkept = bytearray(700 << 20)\nfor i in range(0, len(kept), 4096): kept[i] = 1\n"
-        "time.sleep(2)\nprint('REACHED')",  # a program's memory is looked at five times a second
+        "time.sleep(6)\nprint('REACHED')",  # a program's memory is looked at five times a second
     ),
     Attack(
         "600 MB of files", EXHAUST, "for i in range(6): open(str(i), 'wb').write(bytes(100 << 20))\nprint('REACHED')"
@@ -122,7 +122,7 @@ SANDBOX = [
         "600 MB of files without names",
         EXHAUST,
         "import os, time\nkept = []\nfor i in range(6):\n    kept.append(open(str(i), 'wb')); os.unlink(str(i)); kept[-1].write(bytes(100 << 20))\n"
-        "time.sleep(2)\nprint('REACHED')",
+        "time.sleep(6)\nprint('REACHED')",
     ),
     Attack("printing without end", EXHAUST, "for _ in range(300): print('x' * 10000)", seen="flood"),
 ]

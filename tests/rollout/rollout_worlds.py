@@ -62,8 +62,10 @@ class BrokenOnce(Echo):
 class SlowToClose(Echo):
     """Takes its time at the end."""
 
+    seconds = 0.6
+
     def close(self) -> None:
-        time.sleep(0.6)
+        time.sleep(self.seconds)
         super().close()
 
 

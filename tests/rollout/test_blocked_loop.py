@@ -48,9 +48,15 @@ class Blocks(Workflow):
 
 @pytest.mark.parametrize("how", some([sleeps, spins, waits_for_an_answer], 1))
 def test_it_is_ended_where_it_stands_and_others_go_on(
-    stage: Callable[..., Stage], how: Callable[[], None], caplog: pytest.LogCaptureFixture
+    stage: Callable[..., Stage],
+    how: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`time.sleep(40)` inside of `async execute` stood 40 s against a deadline of 3 s."""
+    allowed: list[float] = []
+    watched = blocked_loop.watched_loop
+    monkeypatch.setattr("astune.rollout.pool.watched_loop", lambda s: allowed.append(s) or watched(s / 20))
 
     class Agent(Blocks):
         pass
@@ -58,10 +64,11 @@ def test_it_is_ended_where_it_stands_and_others_go_on(
     Agent.how = staticmethod(how)
     before = signal.getsignal(signal.SIGURG)
     began = time.monotonic()
-    played = stage(Agent, episode_timeout_s=3.0)
+    played = stage(Agent, episode_timeout_s=60.0)
     with caplog.at_level(logging.WARNING):
         blocked, other = asyncio.run(played.play([task("blocks"), task("other")]))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
+    assert allowed == [30.0]
     assert blocked.dropped is not None
     error = blocked.failed_attempts[0].error or ""
     assert error.startswith("DeadlineExceeded")

@@ -462,7 +462,7 @@ async def test_no_call_outlives_its_episode(workflow: type[Workflow], stage: Cal
         return HELLO
 
     ForgetsATask.forgotten.clear()
-    playing = stage(workflow, replies=hangs, episode_timeout_s=0.2)
+    playing = stage(workflow, replies=hangs, episode_timeout_s=2.0 if workflow is CallsFromAThread else 60.0)
     [group] = await playing.play([task()])
     assert (calls, len(group.episodes)) == ((1, 0) if workflow is CallsFromAThread else (2, 1))
     await asyncio.gather(*ForgetsATask.forgotten, return_exceptions=True)
@@ -483,10 +483,13 @@ async def test_an_environment_that_hangs_ends_at_its_deadline(
     workflow: type[Workflow], stage: Callable[..., Stage]
 ) -> None:
     stuck: Any = import_class(world("Stuck"), key="env_type", base=Environment)
-    stuck.release.clear()
-    [group] = await stage(workflow, call_timeout_s=0.2).play([task(env_type=world("Stuck"))])
-    stuck.release.set()
-    assert "step 1 of the environment of task t took longer than 0.2 s" in (group.dropped or "")
+    for call_timeout_s in (0.2, 2.0, 20.0):  # until one is long enough to create it
+        stuck.release.clear()
+        [group] = await stage(workflow, call_timeout_s=call_timeout_s).play([task(env_type=world("Stuck"))])
+        stuck.release.set()
+        if "creating the environment" not in (group.dropped or ""):
+            break
+    assert f"step 1 of the environment of task t took longer than {call_timeout_s:g} s" in (group.dropped or "")
 
 
 async def test_a_judge_that_hangs_ends_at_its_deadline(stage: Callable[..., Stage]) -> None:
@@ -506,9 +509,12 @@ async def test_a_step_out_of_time_keeps_the_groups_that_are_complete(stage: Call
             if task.task_id == "b":
                 await asyncio.Event().wait()
 
-    playing = stage(HangsOnB, step_timeout_s=0.3)
-    before = playing.engine.stats()
-    done, late = await playing.play([task("a"), task("b")])
+    for step_timeout_s in (0.3, 3.0, 30.0):  # until one is long enough for `a`
+        playing = stage(HangsOnB, step_timeout_s=step_timeout_s)
+        before = playing.engine.stats()
+        done, late = await playing.play([task("a"), task("b")])
+        if done.dropped is None:
+            break
     assert done.dropped is None
     assert late.dropped == f"step out of time: {INTERRUPTED}"
     balance = playing.pool.balance([done, late], playing.engine.stats() - before)
@@ -520,11 +526,16 @@ async def test_a_step_out_of_time_keeps_the_groups_that_are_complete(stage: Call
 async def test_an_episode_whose_world_closes_beyond_the_deadline_stays_in_the_books(
     stage: Callable[..., Stage],
 ) -> None:
-    playing = stage(Steps, step_timeout_s=0.3, multi_turn={"max_steps": 1})
-    before = playing.engine.stats()
-    [late] = await playing.play([task(env_type=world("SlowToClose"))])
+    slow: Any = import_class(world("SlowToClose"), key="env_type", base=Environment)
+    for step_timeout_s in (0.3, 3.0, 10.0):  # until one is long enough to take a step in
+        slow.seconds = 2 * step_timeout_s
+        playing = stage(Steps, step_timeout_s=step_timeout_s, multi_turn={"max_steps": 1})
+        before = playing.engine.stats()
+        [late] = await playing.play([task(env_type=world("SlowToClose"))])
+        balance = playing.pool.balance([late], playing.engine.stats() - before)
+        if balance.sampled:
+            break
     assert late.dropped == f"step out of time: {INTERRUPTED}"
-    balance = playing.pool.balance([late], playing.engine.stats() - before)
     assert (balance.difference, balance.dropped[INTERRUPTED]) == (0, balance.sampled)
     assert balance.sampled > 0
     assert running_tasks() == []
@@ -559,8 +570,6 @@ async def test_an_agentscope_agent_that_is_cancelled_ends_too(stage: Callable[..
             while True:
                 await agent(Msg("user", "on", "user"))
 
-    calls = 0
-
     async def hangs_later(*_: Any) -> list[int]:
         nonlocal calls
         calls += 1
@@ -568,7 +577,11 @@ async def test_an_agentscope_agent_that_is_cancelled_ends_too(stage: Callable[..
             await asyncio.Event().wait()
         return HELLO
 
-    [group] = await stage(Talkative, replies=hangs_later, episode_timeout_s=0.5).play([task()])
+    for episode_timeout_s in (0.5, 5.0, 30.0):  # until one is long enough for two calls
+        calls = 0
+        [group] = await stage(Talkative, replies=hangs_later, episode_timeout_s=episode_timeout_s).play([task()])
+        if calls == 3:
+            break
     assert "waited for its model" in (group.dropped or "")
     assert calls == 3
     assert running_tasks() == []

@@ -154,11 +154,11 @@ async def test_an_environment_that_fails_after_an_overflow_is_an_error_and_retri
 async def test_an_agent_that_swallows_every_overflow_holds_nobody_up_and_is_truncated_at_its_deadline(
     stage: Callable[..., Stage],
 ) -> None:
-    playing = stage(SwallowsForEver, **SMALL, episode_timeout_s=1.5)
+    playing = stage(SwallowsForEver, **SMALL, episode_timeout_s=6.0)
     [group] = await playing.play([task()])
     assert group.dropped is None
     assert group.failed_attempts == []
     [episode] = group.episodes
     assert episode.status == "truncated"
     assert (episode.error or "").startswith("ContextOverflow")
-    assert "took longer than 1.5 s" in (episode.error or "")
+    assert "took longer than 6 s" in (episode.error or "")

@@ -79,7 +79,7 @@ def test_a_service_that_drips_bytes_is_given_up_at_the_limit() -> None:
         with pytest.raises(EnvError, match="no answer for 1 s"):
             read_task_ids(f"http://127.0.0.1:{listening.getsockname()[1]}", "any", "train", timeout_s=1)
         over.set()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 def test_an_answer_without_end_is_not_kept() -> None:
@@ -103,7 +103,7 @@ def test_an_answer_without_end_is_not_kept() -> None:
 
 def test_pages_of_other_sites_get_no_answer(service: Service) -> None:
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
-        answer = httpx.get(f"{service.url}/healthz", headers={"sec-fetch-site": site}, trust_env=False)
+        answer = httpx.get(f"{service.url}/healthz", headers={"sec-fetch-site": site}, timeout=60, trust_env=False)
         assert answer.status_code == status
 
 
@@ -132,9 +132,9 @@ def test_a_connection_on_which_no_whole_request_arrives_is_closed(impatient: Gat
     ]
     port = int(impatient.root.rpartition(":")[2])
     for beginning in beginnings:
+        began = time.monotonic()
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(beginning)
-            began = time.monotonic()
             with contextlib.suppress(OSError):  # it was reset while a byte was on its way
                 while _drips(connection):
                     assert time.monotonic() - began < 10, beginning

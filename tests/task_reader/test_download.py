@@ -199,7 +199,7 @@ def test_a_wrong_address_is_one_line_within_seconds(address, reason):
     started = time.monotonic()
     with pytest.raises(HubUnreachable, match=reason) as caught, HuggingFaceHub(address) as hub:
         hub.files("a/b")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert "\n" not in str(caught.value)
     assert "HF_ENDPOINT=" in caught.value.hint
 

@@ -177,7 +177,7 @@ class TestHub:
         started = time.monotonic()
         with pytest.raises(TaskReaderError) as caught:
             reader("openai/gsm8k").read()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert "\n" not in str(caught.value)
         for part in ("openai/gsm8k is neither at", "127.0.0.1:9 cannot be reached", "refused"):
             assert part in caught.value.message

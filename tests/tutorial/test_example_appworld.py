@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from appworld_stage import COMPLETE, WRITE_EGGS, WRITE_MILK, fenced, serving
 from astune_command import astune
+from ports import free_port
 from service_stage import Service
 from tutorial_stage import ROOT, Play
 from viewer_stage import require_shown
@@ -85,9 +86,7 @@ def test_the_small_model_acts_in_the_world_from_the_command_line(smol_folder, re
     (tmp_path / ".env").write_text(
         f"APPWORLD_PATH={root}\nAPPWORLD_ACTIVATION=source {ROOT}/.venv-appworld/bin/activate\n"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {
         "model.path": smol_folder,
         "task_reader.env_service.env_url": f"http://127.0.0.1:{port}",

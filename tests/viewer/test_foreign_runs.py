@@ -196,7 +196,7 @@ def test_numbers_of_episodes_that_cannot_be_there_are_not_looked_for(record: Pat
     connection.close()
     began = time.monotonic()
     assert salvage(store, tmp_path / "copy").kept == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_table_of_texts_out_of_order_ends_a_search(record: Path, monkeypatch: pytest.MonkeyPatch):

@@ -250,7 +250,7 @@ def test_streams_end_with_the_server(tmp_path: Path):
             stream = stack.enter_context(listening(client, ""))
             stream.expect("episodes")
             began = time.monotonic()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         stream.expect("end")
 
 
