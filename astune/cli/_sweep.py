@@ -98,7 +98,7 @@ def _report(trials: Sequence[Trial], console: Console) -> None:
 
 
 def _held_out(trial: Trial, console: Console) -> HeldOut | None:
-    """Its validation scores; None if there are none, or they cannot be read, which is printed."""
+    """Validation scores so far; None if there are none, or they cannot be read, which is printed."""
     try:
         return trial.held_out()
     except AstuneError as error:

@@ -70,7 +70,7 @@ def copy_folder(source: Path, to: Path, *, without: str = "") -> None:
     """
 
     def copy(file: str, copied: str) -> str:
-        with store_errors(f"copying {file} to {copied}"):  # copytree goes on after an OSError
+        with store_errors(f"copying {file} to {copied}"):  # copytree would collect an OSError and continue
             return shutil.copy2(file, copied)
 
     with store_errors(f"copying {source} to {to}"):
