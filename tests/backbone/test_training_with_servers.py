@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from astune_command import start
+from ports import free_port
 from served_model import model_served, server_of
 from token_server import listening, serving
 from weights_server import WeightsServer
@@ -115,8 +116,8 @@ def test_a_training_goes_on_when_one_of_two_servers_dies_and_it_comes_back_with_
     with ExitStack() as opened:
         lives = opened.enter_context(model_served(tiny_folder))
         first_life = opened.enter_context(ExitStack())
-        dies = first_life.enter_context(model_served(tiny_folder))
-        port = int(dies.url.rsplit(":", 1)[1])
+        port = free_port()
+        dies = first_life.enter_context(listening(server_of(tiny_folder), port))
         process = start(folder, *at(lives, dies), "--set", "trainer.total_steps=100", together=True)
         back = server_of(tiny_folder)
         lines: list[str] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from ports import free_port
 
 if TYPE_CHECKING:
     from chaos_stage import Nursery
@@ -28,7 +29,7 @@ class Service:
 
     def __init__(self, nursery: Nursery, folder: Path, idle_release_s: float = 4) -> None:
         self._nursery, self._folder, self._idle_release_s = nursery, folder, idle_release_s
-        self.port = 0
+        self.port = free_port()
 
     async def start(self) -> None:
         log = self._folder / f"service-{uuid.uuid4().hex}.log"
