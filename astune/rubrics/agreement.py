@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import NamedTuple, TypeVar
 
-from astune.runs.interval import OfTasks, interval_of
+from astune.runs.interval import OfTasks, effective_number, interval_of
 
 T = TypeVar("T")
 
@@ -38,16 +39,15 @@ def agreement(groups: Sequence[Graded]) -> Agreement:
     counts = [_count(combinations(group, 2)) for group in groups]
     total = _Counts(*(sum(each[i] for each in counts) for i in range(4)))
     telling = [group for group, each in zip(groups, counts, strict=True) if each.labelled]
-    accuracy = total.good / total.labelled if telling else math.nan
-    low, high = interval_of(accuracy, _effective(telling)) if telling else (math.nan, math.nan)
-    ties = math.sqrt(total.labelled / total.graded) if total.graded else 0.0
-    return Agreement(
-        pairs=total.labelled,
-        accuracy=accuracy,
-        accuracy_interval=(low, high),
-        tau=(2 * accuracy - 1) * ties if telling else 0.0,
-        tau_interval=(max(-1.0, (2 * low - 1) * ties), min(1.0, (2 * high - 1) * ties)),
-    )
+    if not telling:
+        return Agreement(0, math.nan, (math.nan, math.nan), 0.0, (math.nan, math.nan))
+    accuracy = total.good / total.labelled
+    low, high = interval_of(accuracy, _effective(telling))
+    if not total.graded:
+        return Agreement(total.labelled, accuracy, (low, high), 0.0, (-1.0, 1.0))
+    ties = math.sqrt(total.labelled / total.graded)
+    tau, tau_low, tau_high = ((2 * each - 1) * ties for each in (accuracy, low, high))
+    return Agreement(total.labelled, accuracy, (low, high), tau, (max(-1.0, tau_low), min(1.0, tau_high)))
 
 
 def comparable(groups: Sequence[Sequence[tuple[float, T]]]) -> list[Sequence[tuple[float, T]]]:
@@ -95,18 +95,28 @@ def _count(pairs: Iterable[tuple[Answer, Answer]]) -> _Counts:
 
 
 def _effective(groups: Sequence[Graded]) -> float:
-    """The number of independent pairs that tell as much of the accuracy as those within these groups.
+    """The number of independent pairs that tell as much of the accuracy as those within these groups."""
+    if len(groups) == 1:
+        return _effective_within(groups[0])
+    counts = [_count(combinations(group, 2)) for group in groups]
+    return OfTasks.of((each.good, each.labelled) for each in counts).effective
 
-    Pairs of one group share answers. The variance of a mean over pairs is then about four times that of its answers'
-    own means, and no larger than that of pairs which share none.
 
-    Source: Hoeffding 1948, Annals of Mathematical Statistics 19, 293-325.
+def _effective_within(group: Graded) -> float:
+    """The same for the pairs of one group, which share answers: the variance is that over what is left without each
+    answer. At least the pairs that share none.
+
+    Source: Arvesen 1969, "Jackknifing U-statistics", Annals of Mathematical Statistics 40, 2076-2100.
     """
-    if len(groups) > 1:
-        return _as_tasks(_count(combinations(group, 2)) for group in groups).effective
-    [group] = groups
-    return max(len(group) / 2, _as_tasks(_count(product([answer], group)) for answer in group).effective / 4)
-
-
-def _as_tasks(counts: Iterable[_Counts]) -> OfTasks:
-    return OfTasks.of((each.good, each.labelled) for each in counts if each.labelled)
+    counts = [_count(product([answer], group)) for answer in group]
+    counts = [each for each in counts if each.labelled]
+    pairs = sum(each.labelled for each in counts) // 2
+    rate = sum(each.good for each in counts) / 2 / pairs
+    commonest = max(Counter(label for label, _ in group).values())
+    fewest = min(len(group) / 2, len(group) - commonest)
+    if rate in (0.0, 1.0) or any(each.labelled == pairs for each in counts):
+        return fewest
+    without = [(each.good - rate * each.labelled) / (pairs - each.labelled) for each in counts]
+    variance = (len(counts) - 1) / len(counts) * math.fsum(each * each for each in without)
+    clusters = (2 * pairs) ** 2 / sum(each.labelled**2 for each in counts)
+    return max(fewest, effective_number(rate, pairs, variance=variance, clusters=max(2.0, clusters)))

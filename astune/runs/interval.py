@@ -24,12 +24,24 @@ def wilson_interval(successes: float, n: float) -> tuple[float, float]:
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
-def _t_quantile(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t, 1 % too low at 3 degrees of freedom and less above.
+def effective_number(rate: float, n: int, *, variance: float, clusters: float) -> float:
+    """The number of independent trials that tell as much of a rate as these n, whose rate has been estimated to have
+    this variance, from so many clusters. Fewer where clusters are few: the variance itself is then uncertain.
+
+    Source: Korn and Graubard 1998, Survey Methodology 24, 193-201.
+    """
+    if variance <= 0:
+        return n
+    uncertain = (_t_quantile(n - 1) / _t_quantile(clusters - 1)) ** 2
+    return min(n, n * rate * (1 - rate) / (n - 1) / variance * uncertain)
+
+
+def _t_quantile(degrees: float) -> float:
+    """Return the 97.5 % quantile of Student's t, 11 % too low at 1 degree of freedom, 1 % at 2 and less above.
 
     Source: Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 26.7.5.
     """
-    return _Z + 2.3723 / degrees + 2.8225 / degrees**2 + 2.5558 / degrees**3
+    return _Z + 2.3723 / degrees + 2.8225 / degrees**2 + 2.5558 / degrees**3 + 1.5898 / degrees**4
 
 
 class OfTasks(NamedTuple):
@@ -57,25 +69,22 @@ class OfTasks(NamedTuple):
             20 tasks, 8 each, each solved 4 times                 ->  160
             4 tasks, 4 each, solved 2, 4, 0 and 2 times           ->  4     too few tasks to see how they differ
             1 task, 8 episodes                                    ->  1
+            2 tasks, of 1000 and of 2 episodes                    ->  1     the small one tells nothing of the other
 
         Counted one by one, episodes of the same tasks would make an interval of 95 % hold in 60 % of such measurements.
 
-        Source: Korn and Graubard 1998, Survey Methodology 24, 193-201, with the variance of a ratio over clusters; at
-        least what is left where episodes of a task always agree.
+        Source: `effective_number` of Kish's variance of a ratio over clusters (1965, "Survey Sampling"), which count as
+        (sum of sizes)^2 / sum of squared sizes: what is left where episodes of a task always agree.
         """
         n = self.episodes
         if not n:
             return 0.0
         rate, fewest = self.successes / n, n * n / self.nn
-        if rate in (0.0, 1.0) or self.tasks == 1:
+        if rate in (0.0, 1.0) or fewest <= 1:
             return fewest
         spread = self.ss - 2 * rate * self.sn + rate * rate * self.nn
-        if spread <= 0:
-            return float(n)
-        variance = spread / n**2 * self.tasks / (self.tasks - 1)
-        of_independent = rate * (1 - rate) / (n - 1)
-        uncertain = (_t_quantile(n - 1) / _t_quantile(self.tasks - 1)) ** 2
-        return min(n, max(fewest, n * of_independent / variance * uncertain))
+        variance = spread / n**2 * fewest / (fewest - 1)
+        return max(fewest, effective_number(rate, n, variance=variance, clusters=fewest))
 
     @property
     def interval(self) -> tuple[float, float]:

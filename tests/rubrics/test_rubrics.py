@@ -266,24 +266,39 @@ def test_selection_takes_what_adds_information_and_not_the_same_twice() -> None:
     assert all(each.gain_bits > 0.01 for each in chosen)
 
 
-@pytest.mark.parametrize(("n_groups", "n_answers"), [(1, 6), (1, 20), (5, 2), (5, 4), (20, 4)])
-def test_the_interval_of_95_percent_is_that_of_other_answers_like_these(n_groups: int, n_answers: int) -> None:
-    """Resampled groups, or answers, would give intervals that hold in 50 to 87 %."""
+@pytest.mark.parametrize(
+    ("sizes", "common", "wide"),
+    [
+        ([6], 1, 0.7),
+        ([20], 1, 0.4),
+        ([20], 9, 0.6),  # labels of which one is common
+        ([2] * 5, 1, 0.85),
+        ([4] * 5, 1, 0.6),
+        ([4] * 20, 1, 0.3),
+        ([30] + [4] * 5, 1, 0.95),
+        ([8] + [4] * 10, 1, 0.45),
+    ],
+)
+def test_the_interval_of_95_percent_is_that_of_other_answers_like_these(
+    sizes: list[int], common: int, wide: float
+) -> None:
+    """Resampled groups, or answers, would give intervals that hold in 30 to 90 %."""
     draw = random.Random(0)
 
     def group(n: int) -> list[tuple[float, float]]:
-        labels = [float(draw.randint(0, 2)) for _ in range(n)]
+        labels = draw.choices([0.0, 1.0, 2.0], [common, 1, 1], k=n)
         of_all = draw.choice([0.2, 0.5, 1.2])  # hard and easy questions, which one group says nothing of
-        noises = [of_all if n_groups > 1 else draw.choice([0.2, 0.5, 1.2]) for _ in labels]
+        noises = [of_all if len(sizes) > 1 else draw.choice([0.2, 0.5, 1.2]) for _ in labels]
         return [(label, round(label + draw.gauss(0, noise))) for label, noise in zip(labels, noises, strict=True)]
 
-    truth = agreement([group(n_answers) for _ in range(4000)])
-    tried = [agreement([*(group(n_answers) for _ in range(n_groups)), [(1.0, 0.5)]]) for _ in range(300)]
+    truth = agreement([group(n) for _ in range(max(2, 4000 // sum(sizes))) for n in sizes])
+    tried = [agreement([*map(group, sizes), [(1.0, 0.5)]]) for _ in range(300)]
     found = [each for each in tried if each.pairs]
-    covered = fmean(each.accuracy_interval[0] <= truth.accuracy <= each.accuracy_interval[1] for each in found)
-    assert covered >= 0.9
-    assert fmean(each.tau_interval[0] <= truth.tau <= each.tau_interval[1] for each in found) >= 0.85
+    assert fmean(each.accuracy_interval[0] <= truth.accuracy <= each.accuracy_interval[1] for each in found) >= 0.9
+    if common == 1:  # a few answers with a rare label have more ties or fewer than others
+        assert fmean(each.tau_interval[0] <= truth.tau <= each.tau_interval[1] for each in found) >= 0.85
     assert all(each.tau_interval[0] <= each.tau <= each.tau_interval[1] + 1e-9 for each in found)
+    assert wide / 2 < fmean(high - low for low, high in (each.accuracy_interval for each in found)) < wide
 
 
 def test_agreement_counts_pairs_with_ties_as_half_and_taus_as_kendall_did() -> None:
@@ -296,4 +311,6 @@ def test_agreement_counts_pairs_with_ties_as_half_and_taus_as_kendall_did() -> N
     assert perfect.accuracy_interval == pytest.approx(wilson_interval(30, 30))
     nothing = agreement([[(1.0, 0.5), (1.0, 0.7)]])
     assert (nothing.pairs, nothing.tau) == (0, 0.0)
-    assert all(map(math.isnan, (nothing.accuracy, *nothing.accuracy_interval)))
+    assert all(map(math.isnan, (nothing.accuracy, *nothing.accuracy_interval, *nothing.tau_interval)))
+    constant = agreement([[(1.0, 0.5), (2.0, 0.5), (3.0, 0.5)]] * 5)
+    assert (constant.accuracy, constant.tau, constant.tau_interval) == (0.5, 0.0, (-1.0, 1.0))
