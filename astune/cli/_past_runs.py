@@ -8,7 +8,7 @@ from pathlib import Path
 from astune.app.console import Console
 from astune.app.run import checkpoint_of, whole_model
 from astune.engine.adapters import CONFIG_FILE, base_of, policies_in
-from astune.runs import Checkpoint, RunDirectory, copy_folder, resolve_run, store_errors
+from astune.runs import FREE_THERE, Checkpoint, RunDirectory, copy_folder, resolve_run, store_errors
 from astune.schema import RunStoreError
 
 
@@ -56,7 +56,8 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
         raise RunStoreError(f"{to} exists already", hint="name a folder that does not exist yet")
     temporary = to.with_name(f".{to.name}.partial")
     try:
-        with store_errors(f"copying {source} to {to}"):
+        with store_errors(f"copying {source} to {to}", if_full=FREE_THERE):
+            shutil.rmtree(temporary, ignore_errors=True)  # of an export that was killed
             to.parent.mkdir(parents=True, exist_ok=True)
             if (source / CONFIG_FILE).is_file():
                 _merge(source, temporary)

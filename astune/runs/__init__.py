@@ -1,6 +1,6 @@
 """A run's directory: episodes, metrics, checkpoints, and how to find it. Independent of the trainer."""
 
-from astune.runs._files import Stamp, copy_folder, store_errors, write_atomic
+from astune.runs._files import FREE_THERE, Stamp, copy_folder, store_errors, write_atomic
 from astune.runs._limits import open_regular, read_regular
 from astune.runs._lock import RunLock
 from astune.runs._schema import stamps_of
@@ -30,6 +30,7 @@ from astune.runs.table import Row, TableFormat, columns_of, rows_of, write_table
 from astune.runs.texts import Snippet, find_text, message_text
 
 __all__ = [
+    "FREE_THERE",
     "GROUPS",
     "RECORD_DIR",
     "TURN_PAGE",

@@ -9,11 +9,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from astune.schema import RunStoreError
 
 FREE_SOME = "free some space on that disk, or set record_dir to a larger one, then use --resume"
+FREE_THERE = "free some space on that disk"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NEARLY_FULL_BYTES = 16 * 2**20
 
@@ -63,19 +65,24 @@ def remove_tree(folder: Path) -> None:
 
 
 def copy_folder(source: Path, to: Path, *, without: str = "") -> None:
-    """Copy a folder's files into another, which may exist. Raises RunStoreError at the first that cannot be copied.
+    """Copy a folder into another, which may exist. Raises RunStoreError at the first file that cannot be copied.
 
     Args:
-        without: pattern of the names that are left out.
+        without: pattern of the names of files that are left out.
     """
 
-    def copy(file: str, copied: str) -> str:
-        with store_errors(f"copying {file} to {copied}"):  # copytree would collect an OSError and continue
-            return shutil.copy2(file, copied)
+    def stop(error: OSError) -> None:
+        raise error
 
-    with store_errors(f"copying {source} to {to}"):
-        ignored = shutil.ignore_patterns(without) if without else None
-        shutil.copytree(source, to, ignore=ignored, copy_function=copy, dirs_exist_ok=True)
+    with store_errors(f"copying {source} to {to}", if_full=FREE_THERE):
+        for folder, _, names in os.walk(source, onerror=stop, followlinks=True):
+            target = to / os.path.relpath(folder, source)
+            target.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                file = Path(folder, name)
+                if not fnmatch(name, without):
+                    with store_errors(f"copying {file} to {target / name}", if_full=FREE_THERE):
+                        shutil.copy2(file, target / name)
 
 
 def n_bytes(folder: Path) -> int:
@@ -94,8 +101,12 @@ def is_disk_full(cause: BaseException, near: Path) -> bool:
 
 
 @contextmanager
-def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
-    """Turn errors of the operating system into a RunStoreError that says what was being done."""
+def store_errors(what: str, *, near: Path | None = None, if_full: str = FREE_SOME) -> Iterator[None]:
+    """Turn errors of the operating system into a RunStoreError that says what was being done.
+
+    Args:
+        if_full: hint for a full disk.
+    """
     try:
         yield
     except OSError as cause:
@@ -104,7 +115,7 @@ def store_errors(what: str, *, near: Path | None = None) -> Iterator[None]:
         where = f" ({near})" if near else ""
         raise RunStoreError(
             f"{what}: {reason}{where}",
-            hint=FREE_SOME if full else "check that the folder exists and that you may write there",
+            hint=if_full if full else "check that the folder exists and that you may write there",
         ) from cause
 
 

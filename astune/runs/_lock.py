@@ -66,7 +66,7 @@ class RunLock:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = _named_in(file.fileno())
-                return int(text) if text.isdigit() else -1
+                return int(text) if text.isdecimal() else -1
         return None
 
 
@@ -77,7 +77,7 @@ def _lock_soon(descriptor: int) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             named = _named_in(descriptor)
-            is_written = named.isdigit() and int(named) < 1 << 31 and psutil.pid_exists(int(named))
+            is_written = named.isdecimal() and int(named) < 1 << 31 and psutil.pid_exists(int(named))
             if time.monotonic() - began > (_PATIENCE_S if is_written else _FOR_READERS_S):
                 return False
             time.sleep(0.02)
