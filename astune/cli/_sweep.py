@@ -51,7 +51,7 @@ def sweep(
             [now] = found([trial])
             if status != 0 or now.state != "finished":
                 failed.append(trial)
-            outcome = _failure(now, status) if trial in failed else _outcome(_held_out(now, console))
+            outcome = _failure(now, status) if trial in failed else _outcome(now)
             console.say(f"{trial.name}: {outcome}")
     except KeyboardInterrupt:
         console.say("interrupted; the same command resumes it")
@@ -176,7 +176,11 @@ def _curve(group: str, index: int, trials: Sequence[Trial]) -> Line:
     return Line(group, f"line-{index % N_CURVES}", [(step, means[step]) for step in steps], band)
 
 
-def _outcome(score: HeldOut | None) -> str:
+def _outcome(trial: Trial) -> str:
+    try:
+        score = trial.held_out()
+    except AstuneError as error:
+        return f"finished; {error}"
     if score is None:
         return "finished; nothing was measured on held-out tasks"
     return f"finished; held-out {score.first:.3f} -> {score.last:.3f}, best {score.best:.3f} in step {score.best_step}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from astune.app.console import Console
@@ -29,14 +29,14 @@ def work_for(connect: str, token: str | None, command: Sequence[str], parallel: 
     console = Console()
     worker = Worker(root, secret, found_command(command, None), parallel, (memory_mb or 0) * 2**20, console.say)
     prctl(PR_SET_DUMPABLE, 0)  # the agent's programs cannot read the token from this process's memory
-    console.say(f"working for {root}; Ctrl-C ends it")
-    asyncio.run(_until_signal(worker))
+    asyncio.run(_until_signal(worker, lambda: console.say(f"working for {root}; Ctrl-C ends it")))
     return 0
 
 
-async def _until_signal(worker: Worker) -> None:
+async def _until_signal(worker: Worker, on_ready: Callable[[], None]) -> None:
     working = asyncio.ensure_future(worker.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, working.cancel)
+    on_ready()
     with suppress(asyncio.CancelledError):
         await working

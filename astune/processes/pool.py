@@ -148,4 +148,4 @@ class WorkerPool:
         if waiter is not None:
             waiter.set_exception(failure)
         else:
-            _log.warning("a process could not be started in advance: %s", failure)
+            _log.warning("a process could not be started: %s", failure)

@@ -48,8 +48,7 @@ class Service:
         self.pid = await self._nursery.start(
             self._folder, log, "astune.env_service.__main__", *words, CHAOS="", TMPDIR=str(self._folder)
         )
-        found = await until(lambda: _HOSTS.search(log.read_text() if log.exists() else ""), "the service to listen")
-        self.port = int(found[1].rpartition(":")[2])
+        await until(lambda: _HOSTS.search(log.read_text() if log.exists() else ""), "the service to listen")
         await self.settled()
         self._files, self._children = self._n_files(), len(_children(self.pid))
 

@@ -524,11 +524,11 @@ async def test_a_step_out_of_time_keeps_the_groups_that_are_complete(stage: Call
 
 
 async def test_an_episode_whose_world_closes_beyond_the_deadline_stays_in_the_books(
-    stage: Callable[..., Stage],
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow: Any = import_class(world("SlowToClose"), key="env_type", base=Environment)
     for step_timeout_s in (0.3, 3.0, 10.0):  # until one is long enough to take a step in
-        slow.seconds = 2 * step_timeout_s
+        monkeypatch.setattr(slow, "seconds", 2 * step_timeout_s)
         playing = stage(Steps, step_timeout_s=step_timeout_s, multi_turn={"max_steps": 1})
         before = playing.engine.stats()
         [late] = await playing.play([task(env_type=world("SlowToClose"))])

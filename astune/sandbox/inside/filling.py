@@ -12,9 +12,9 @@ _DEEPEST = 64
 """Folders within folders; more would need more descriptors than there are."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARE = 10.0
-"""A look may take a tenth of the time."""
+"""A look may take a tenth of the time, but for one that takes long: it may have waited for a processor."""
 _MOST_S = 1.0
-"""Seconds between two looks, however long one took: it may have had to wait for a processor."""
+"""Seconds between two looks."""
 
 
 class Quota:
