@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from astune.runs.interval import wilson_interval
 from benchmarks import transfer
 
 
 def test_an_interval_is_as_wide_as_templates_differ():
-    assert transfer.success({"solved": (50, 50), "not solved": (0, 50)}) == (0.5, 0.0, 1.0)
-    rate, low, high = transfer.success({f"template {n}": (9, 10) for n in range(10)})
-    assert (rate, low, high) == (0.9, 0.9, 0.9)
+    apart = transfer.success({"solved": (50, 50), "not solved": (0, 50)})
+    assert apart == pytest.approx((0.5, *wilson_interval(1, 2)))
+    alike = transfer.success({f"template {n}": (9, 10) for n in range(10)})
+    assert alike == pytest.approx((0.9, *wilson_interval(90, 100)))
 
 
 def test_the_sets_are_problems_that_no_run_trains_or_measures_on(gsm8k: Path, monkeypatch: pytest.MonkeyPatch):
