@@ -139,6 +139,7 @@ def test_a_command_that_is_not_there_is_said_to_be_so(experiment):
     assert "its command was not found" in error.hint
 
 
+@pytest.mark.slow
 def test_one_that_never_answers_is_given_up_with_the_key_to_change(experiment, port, marker):
     silent = Companion("env", tuple(python("print('hm'); import time; time.sleep(600)", marker)), timeout_s=5.0)
     with pytest.raises(DeadlineExceeded) as caught, Companions([silent], experiment) as companions:

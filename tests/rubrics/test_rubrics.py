@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from answering import AnsweringServer, answering
+from examples import some
 
 from astune.cli.app import run
 from astune.config.rubrics import RubricsConfig
@@ -268,16 +269,19 @@ def test_selection_takes_what_adds_information_and_not_the_same_twice() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "common", "wide"),
-    [
-        ([6], 1, 0.7),
-        ([20], 1, 0.4),
-        ([20], 9, 0.6),  # labels of which one is common
-        ([2] * 5, 1, 0.85),
-        ([4] * 5, 1, 0.6),
-        ([4] * 20, 1, 0.3),
-        ([30] + [4] * 5, 1, 0.95),
-        ([8] + [4] * 10, 1, 0.45),
-    ],
+    some(
+        [
+            ([20], 9, 0.6),  # labels of which one is common
+            ([6], 1, 0.7),
+            ([20], 1, 0.4),
+            ([2] * 5, 1, 0.85),
+            ([4] * 5, 1, 0.6),
+            ([4] * 20, 1, 0.3),
+            ([30] + [4] * 5, 1, 0.95),
+            ([8] + [4] * 10, 1, 0.45),
+        ],
+        1,
+    ),
 )
 def test_the_interval_of_95_percent_is_that_of_other_answers_like_these(
     sizes: list[int], common: int, wide: float

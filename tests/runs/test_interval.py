@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from examples import some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +52,9 @@ def test_an_interval_of_95_percent_holds_in_about_95_percent_of_measurements(n_t
     assert 0.92 < held / 600 < 0.98
 
 
-@pytest.mark.parametrize("episodes", [[8], [8] * 2, [8] * 3, [8] * 5, [8] * 10, [100, 2], [64, 8, 8, 8], [8, 8, 8, 1]])
+@pytest.mark.parametrize(
+    "episodes", some([[8] * 2, [64, 8, 8, 8], [8], [8] * 3, [8] * 5, [8] * 10, [100, 2], [8, 8, 8, 1]], 2)
+)
 def test_of_few_tasks_the_interval_holds_for_other_tasks_too(episodes: list[int]) -> None:
     """With the variance as it is measured, of 2 to 5 tasks it would hold in 76 to 86 %, of unequal ones in 49 %."""
     draw = random.Random(0)
