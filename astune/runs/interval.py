@@ -45,9 +45,8 @@ def _t_quantile(degrees: float) -> float:
 
 
 class OfTasks(NamedTuple):
-    """Sums over tasks, of which each has n episodes and s successes: of 1, n, s, s * s, s * n and n * n."""
+    """Sums over tasks, of which each has n episodes and s successes: of n, s, s * s, s * n and n * n."""
 
-    tasks: int
     episodes: int
     successes: float
     ss: float
@@ -57,8 +56,8 @@ class OfTasks(NamedTuple):
     @classmethod
     def of(cls, tasks: Iterable[tuple[float, int]]) -> Self:
         """The sums of pairs of successes, of which one may count in part, and episodes."""
-        rows = [(1, n, s, s * s, s * n, n * n) for s, n in tasks]
-        return cls(*map(sum, zip(*rows, strict=True))) if rows else cls(0, 0, 0, 0, 0, 0)
+        rows = [(n, s, s * s, s * n, n * n) for s, n in tasks]
+        return cls(*map(sum, zip(*rows, strict=True))) if rows else cls(0, 0, 0, 0, 0)
 
     @property
     def effective(self) -> float:

@@ -10,7 +10,7 @@ from astune.schema import Split
 
 SUMMARIES = """
     SELECT split, step, SUM(errors), 1.0 * SUM(rewards) / SUM(rewarded), 1.0 * SUM(sampled) / SUM(n),
-           1.0 * SUM(turns) / SUM(n), COUNT(*), SUM(n > 0), SUM(n), SUM(s), SUM(s * s), SUM(s * n), SUM(n * n)
+           1.0 * SUM(turns) / SUM(n), COUNT(*), SUM(n), SUM(s), SUM(s * s), SUM(s * n), SUM(n * n)
     FROM (SELECT split, step, SUM(status = 'error') AS errors, SUM(reward) AS rewards, COUNT(reward) AS rewarded,
                  SUM(n_sampled) FILTER (WHERE status != 'error') AS sampled,
                  SUM(n_turns) FILTER (WHERE status != 'error') AS turns,
