@@ -6,19 +6,21 @@ compared by the algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf, isnan
 from typing import TYPE_CHECKING
 
 from astune.algorithm.base import Algorithm
-from astune.schema import Advantage, Episode, EpisodeGroup, Reward, TrainerError
+from astune.schema import Advantage, Episode, EpisodeGroup, MessageNode, Reward, TrainerError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 NAN = float("nan")
+_Role = str | int | None
+"""What a row of rewards is of: a target, a turn, or None for whole episodes."""
 FLAT = 1e-5
 """Rewards of a group count as equal within this part of their scale: their largest size, or 1 where all are smaller.
 
@@ -55,13 +57,14 @@ def group_advantages(reward_BK: Tensor, *, normalise: bool) -> Tensor:
 def advantages_of(algorithm: Algorithm, groups: Sequence[EpisodeGroup]) -> list[list[Advantage]]:
     """The advantages of groups, which need not have the same number of episodes: [groups][episodes].
 
-    Where targets have rewards of their own, a target is compared with the same target alone: within its group, or,
-    with a baseline over the batch, over all groups of the step.
+    Where targets or turns have rewards of their own, a target is compared with the same target alone, and a turn with
+    the same turn: within its group, or, with a baseline over the batch, over all groups of the step.
 
     Raises:
         TrainerError: a group has rewards per target and rewards per turn, or the algorithm returned another shape.
     """
-    parts = [_parts_of(group, algorithm.shaping) for group in groups]
+    n_turns = max((len(episode.trained_messages) for group in groups for episode in group.episodes), default=0)
+    parts = [_parts_of(group, algorithm, n_turns) for group in groups]
     labelled = [labelled for part in parts for labelled in zip(part.roles, part.reward_XK, strict=True)]
     if algorithm.baseline == "batch":
         rows = iter(_compared_by_role(algorithm, labelled))
@@ -87,7 +90,7 @@ def _teaches_nothing(advantages: Sequence[Advantage]) -> bool:
     return all(value == 0 or isnan(value) for value in values)
 
 
-def _compared_by_role(algorithm: Algorithm, labelled: Sequence[tuple[str, Sequence[float]]]) -> list[list[float]]:
+def _compared_by_role(algorithm: Algorithm, labelled: Sequence[tuple[_Role, Sequence[float]]]) -> list[list[float]]:
     """Rows of all groups, each role's by themselves: a wolf that wins is no better for the farmers that lose.
 
     group 1: wolf 1 1, farmer 0 0.   group 2: wolf 1 0, farmer 0 1.      less the mean, over the deviation:
@@ -127,12 +130,12 @@ def _compared(algorithm: Algorithm, reward_XK: Sequence[Sequence[float]]) -> lis
 class _Parts:
     """A group's rewards, a row for each part of its episodes that has a reward of its own.
 
-    `roles` are the targets of the rows; "" where these are no targets'. `row_K` is the row of each trained message of
-    an episode, by node id; None where the only row is that of whole episodes.
+    Rows of the same role are compared. `row_K` is the row of each trained message of an episode, by node id; None where
+    the only row is that of whole episodes.
     """
 
     episodes: Sequence[Episode]
-    roles: list[str]
+    roles: Sequence[_Role]
     reward_XK: list[list[float]]
     row_K: list[dict[int, int]] | None = None
 
@@ -146,7 +149,11 @@ class _Parts:
         ]
 
 
-def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Parts:
+def _parts_of(group: EpisodeGroup, algorithm: Algorithm, n_turns: int) -> _Parts:
+    """
+    Args:
+        n_turns: of the longest episode of the step.
+    """
     rewards = [episode.reward for episode in group.episodes if episode.reward is not None]
     per_target = any(reward.per_target is not None for reward in rewards)
     per_turn = any(reward.per_turn is not None for reward in rewards)
@@ -155,27 +162,43 @@ def _parts_of(group: EpisodeGroup, shaping: Callable[[Episode], float]) -> _Part
             f"the episodes of task {group.task.task_id} were rewarded per target and per turn",
             hint="let the judge give all episodes of a task the same kind of reward",
         )
-    added_K = [0.0 if episode.reward is None else shaping(episode) for episode in group.episodes]
     if per_target:
-        return _by_target(group.episodes, added_K)
+        return _by_target(group.episodes, algorithm)
     if per_turn:
-        return _by_turn(group.episodes, added_K)
-    shaped_K = [reward + added for reward, added in zip(group.rewards, added_K, strict=True)]
-    return _Parts(group.episodes, [""], [shaped_K])
+        return _by_turn(group.episodes, algorithm, n_turns)
+    shaped_K = [episode.raw_reward + _added(algorithm, episode) for episode in group.episodes]
+    return _Parts(group.episodes, [None], [shaped_K])
 
 
-def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
+def _added(algorithm: Algorithm, episode: Episode, part: Sequence[MessageNode] | None = None) -> float:
+    """What the algorithm adds to the reward of an episode, or of the messages of a part of it: the others are read."""
+    if episode.reward is None or type(algorithm).shaping is Algorithm.shaping:
+        return 0.0
+    if part is None:
+        return algorithm.shaping(episode)
+    own = {node.node_id for node in part}
+    nodes = [replace(node, trainable=node.trainable and node.node_id in own) for node in episode.forest.nodes]
+    return algorithm.shaping(replace(episode, forest=replace(episode.forest, nodes=nodes)))
+
+
+def _by_target(episodes: Sequence[Episode], algorithm: Algorithm) -> _Parts:
     """Each target against the episodes of the group in which it wrote something.
 
     wolf     1   0   -  1      ->  0.33 -0.67  -   0.33      (the third episode had no wolf)
     farmer   0   1   0  1      -> -0.5   0.5  -0.5 0.5
     """
-    tags_K = [{episode.target_of(node.agent) for node in episode.trained_messages} for episode in episodes]
-    targets = sorted(set().union(*tags_K))
+    written_K: list[dict[str, list[MessageNode]]] = []
+    for episode in episodes:
+        written_K.append(written := {})
+        for node in episode.trained_messages:
+            written.setdefault(episode.target_of(node.agent), []).append(node)
+    targets = sorted(set().union(*written_K))
     reward_XK = [
         [
-            _reward_of(target, episode.reward) + added if target in tags else NAN
-            for episode, tags, added in zip(episodes, tags_K, added_K, strict=True)
+            _reward_of(target, episode.reward) + _added(algorithm, episode, written[target])
+            if target in written
+            else NAN
+            for episode, written in zip(episodes, written_K, strict=True)
         ]
         for target in targets
     ]
@@ -186,7 +209,7 @@ def _by_target(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
     return _Parts(episodes, targets, reward_XK, row_K)
 
 
-def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
+def _by_turn(episodes: Sequence[Episode], algorithm: Algorithm, n_turns: int) -> _Parts:
     """Advantage of an episode's return from a turn on, against the group's returns from that turn on.
 
         earned        0 0 1    and   0 1             an episode that has ended earns nothing more
@@ -200,17 +223,16 @@ def _by_turn(episodes: Sequence[Episode], added_K: Sequence[float]) -> _Parts:
     baseline; Greensmith et al. 2004, JMLR 5, for baselines by time step. The process supervision of Shao et al. 2024,
     section 4.1.3, takes its mean over all steps of a group, so that long episodes have more weight in it (law 5).
     """
-    earned_K = [_earned_from_each_turn(episode) for episode in episodes]
-    n_turns = max(map(len, earned_K))
+    earned_K = [_earned_from_each_turn(episode, algorithm) for episode in episodes]
     return_XK = [
         [
-            NAN if episode.reward is None else earned[turn] + added if turn < len(earned) else 0.0
-            for episode, earned, added in zip(episodes, earned_K, added_K, strict=True)
+            NAN if episode.reward is None else earned[turn] if turn < len(earned) else 0.0
+            for episode, earned in zip(episodes, earned_K, strict=True)
         ]
         for turn in range(n_turns)
     ]
     row_K = [{node.node_id: turn for turn, node in enumerate(episode.trained_messages)} for episode in episodes]
-    return _Parts(episodes, [""] * n_turns, return_XK, row_K)
+    return _Parts(episodes, range(n_turns), return_XK, row_K)
 
 
 def _spread(reward_BK: Tensor) -> Tensor:
@@ -226,9 +248,11 @@ def _reward_of(target: str, reward: Reward | None) -> float:
     return (reward.per_target or {}).get(target, reward.raw_reward)
 
 
-def _earned_from_each_turn(episode: Episode) -> list[float]:
+def _earned_from_each_turn(episode: Episode, algorithm: Algorithm) -> list[float]:
     """Sums of the rewards of a turn and all later ones; one number for the episode was earned at its end."""
-    n_turns = len(episode.trained_messages)
+    messages = episode.trained_messages
     if episode.reward is None or episode.reward.per_turn is None:
-        return [episode.raw_reward] * n_turns
-    return [*accumulate(reversed(episode.reward.per_turn))][::-1]
+        earned = [episode.raw_reward] * len(messages)
+    else:
+        earned = [*accumulate(reversed(episode.reward.per_turn))][::-1]
+    return [own + _added(algorithm, episode, messages[turn:]) for turn, own in enumerate(earned)]

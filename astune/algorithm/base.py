@@ -107,7 +107,11 @@ class Algorithm(ABC):
         """
 
     def shaping(self, episode: Episode) -> float:
-        """Term added to an episode's reward before it is compared; the recorded reward stays."""
+        """Term added to an episode's reward before it is compared; the recorded reward stays.
+
+        Where targets have rewards of their own, each is asked for with the messages of that target as the trained ones;
+        where turns have, with those from the turn on.
+        """
         return 0.0
 
     @abstractmethod

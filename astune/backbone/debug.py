@@ -23,7 +23,8 @@ from astune.renderers.text_renderer import TextRenderer
 from astune.rollout import RolloutObserver, RolloutPool
 from astune.runs import RunDirectory
 from astune.schema import EpisodeGroup, stepped
-from astune.trainer.ledger import RolloutResult, StepLedger, drop_untrained
+from astune.trainer.batch import drop_untrained
+from astune.trainer.ledger import RolloutResult, StepLedger
 from astune.trainer.measures import PhaseClock
 
 NOT_TRAINED = "debug run"

@@ -31,7 +31,8 @@ from astune.runs import EpisodeReader, RunDirectory
 from astune.runs.report import BEST_PROMPTS
 from astune.schema import ConfigError, Episode, Split, Task, WorkflowError, install_extra
 from astune.task_judge.judged import problem_of
-from astune.trainer.ledger import RolloutResult, StepLedger, drop_untrained
+from astune.trainer.batch import drop_untrained
+from astune.trainer.ledger import RolloutResult, StepLedger
 from astune.trainer.measures import PhaseClock
 from astune.workflow.loading import load_workflow
 

@@ -23,7 +23,7 @@ from astune.numerics.suspects import Suspects, Trial, name_of, rounding_of
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, TrainerError
 from astune.task_reader import TaskOrder
-from astune.trainer.ledger import batch_of
+from astune.trainer.batch import batch_of
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.mismatch import Mismatch
 from astune.trainer.policy import PolicyTrainer

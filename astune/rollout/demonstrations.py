@@ -35,6 +35,7 @@ from astune.schema import (
     TokenBalance,
     WorkflowError,
 )
+from astune.schema.episode import GIVEN_TOKENS
 from astune.workflow.agent_model import DEFAULT_AGENT
 
 WEIGHT = "weight"
@@ -157,7 +158,7 @@ def _given(
         tracker.commit(pending, Completion(answer_ids, [0.0] * len(answer_ids), "stop", 0))
     episode = request.episode(seed=0, forest=tracker.forest, status="success")
     episode.reward = reward
-    episode.metrics = {"demonstrated_tokens": float(tracker.forest.sampled_tokens())}
+    episode.metrics = {GIVEN_TOKENS: float(tracker.forest.sampled_tokens())}
     return episode
 
 

@@ -22,6 +22,10 @@ Advantage = float | dict[int, float]
 has no reward."""
 
 
+GIVEN_TOKENS = "demonstrated_tokens"
+"""The metric of an episode whose answers were given."""
+
+
 @dataclass
 class Episode:
     """An attempt at a task. `status` is the judge's verdict (success, failed), truncated when the context or the turns
@@ -68,6 +72,11 @@ class Episode:
         """Timelines, flattened once; the forest of a finished episode does not change."""
         return self.forest.timelines(self.constrained_tokens, self.left_out)
 
+    @property
+    def given(self) -> bool:
+        """Return whether its answers were given, as demonstrations are: no engine sampled them."""
+        return GIVEN_TOKENS in self.metrics
+
     def leave_out(self, node_id: int, cause: str) -> None:
         """Exclude a sampled message from training; its tokens are masked with this reason."""
         self.left_out[node_id] = cause
@@ -76,8 +85,7 @@ class Episode:
     @property
     def n_trained(self) -> int:
         """Number of sampled tokens with loss if the episode is trained."""
-        left_out = sum(self.forest.nodes[node].n_sampled for node in self.left_out)
-        return self.forest.trained_tokens(self.constrained_tokens) - left_out
+        return self.forest.trained_tokens(self.constrained_tokens, self.left_out)
 
     @property
     def trained_messages(self) -> list[MessageNode]:
@@ -116,13 +124,14 @@ class EpisodeGroup:
 class TrainingBatch:
     """Input of one optimiser step: groups with the advantages of their episodes.
 
-    `n_without_variance` counts finished groups that are excluded from `groups` because all their advantages are zero.
+    `flat` are finished groups that are excluded from `groups` because all their advantages are zero: nothing of them is
+    computed, and they count in the mean over groups.
     """
 
     step: int
     groups: list[EpisodeGroup]
     advantages: list[list[Advantage]]
     """[groups][episodes of the group]"""
-    n_without_variance: int = 0
+    flat: list[EpisodeGroup] = field(default_factory=list[EpisodeGroup])
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Sampled tokens excluded by `trainer.samples`, by account."""

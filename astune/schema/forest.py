@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from astune.schema.grammar import ConstrainedTokens, Constraint
 from astune.schema.sampling import Completion, FinishReason
 from astune.schema.timeline import Span, Timeline
 
+NOT_A_TARGET = "not a training target"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -155,9 +156,14 @@ class Forest:
     def sampled_tokens(self) -> int:
         return sum(node.n_sampled for node in self.nodes)
 
-    def trained_tokens(self, constrained_tokens: ConstrainedTokens = "replay") -> int:
-        """Count the sampled tokens that some timeline trains, without flattening any."""
-        return sum(node.n_sampled for node in self.nodes if is_trained(node, constrained_tokens))
+    def trained_tokens(self, constrained_tokens: ConstrainedTokens = "replay", left_out: Container[int] = ()) -> int:
+        """Count the sampled tokens that some timeline trains, without flattening any.
+
+        Args:
+            left_out: messages that are excluded, by node id.
+        """
+        trained = (node for node in self.nodes if is_trained(node, constrained_tokens))
+        return sum(node.n_sampled for node in trained if node.node_id not in left_out)
 
     def leaves(self) -> list[int]:
         """Return the last message of each root-to-leaf path with a sampled message, in order of recording."""
@@ -229,7 +235,7 @@ def is_trained(node: MessageNode, constrained_tokens: ConstrainedTokens) -> bool
 
 def _masked_everywhere(node: MessageNode, constrained_tokens: ConstrainedTokens) -> str | None:
     if not node.trainable:
-        return "not a training target"
+        return NOT_A_TARGET
     return "sampled under a grammar" if node.constraint is not None and constrained_tokens == "mask" else None
 
 

@@ -12,33 +12,28 @@ and imports no torch: a debug run has none where its model is behind a server.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astune.algorithm import Algorithm, advantages_of, without_variance
-from astune.config.samples import SampleRule
+from astune.algorithm import Algorithm
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, balance_metrics
 from astune.runs.held_out import SUCCESS
 from astune.schema import Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
+from astune.trainer.batch import batch_of
 from astune.trainer.league import league_metrics
 from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
 from astune.trainer.reward_watch import RewardWatch
-from astune.trainer.sample_rules import apply_rules
 
 if TYPE_CHECKING:
     from astune.trainer.step_report import StepReport
 
-NO_VARIANCE = "group has no variance"
-NOTHING_LEFT = "trainer.samples leaves nothing of the group"
-NOBODY_TRAINED = "no trained agent spoke in the group"
 _EMPTY_STEPS = 3
 """Consecutive empty steps after which a run ends: an outage passes, a defect stays."""
 OnRecord = Callable[[int, Split, dict[str, float]], None]
@@ -60,43 +55,6 @@ class RolloutResult:
     def metrics(self) -> dict[str, float]:
         """Return metrics of the episodes and the engine, under the names that every backbone reports."""
         return episode_metrics(self.groups) | engine_metrics(self.counted, self.seconds)
-
-
-def drop_without_variance(groups: Iterable[EpisodeGroup], algorithm: Algorithm) -> None:
-    """Mark groups that nothing can be learnt from, since all their advantages are zero, as dropped."""
-    for group in without_variance(algorithm, [group for group in groups if group.dropped is None]):
-        group.dropped = NO_VARIANCE
-
-
-def drop_untrained(groups: Iterable[EpisodeGroup], why: str) -> None:
-    """Mark groups of a run that does not train as dropped."""
-    for group in groups:
-        group.dropped = group.dropped or why
-
-
-def batch_of(
-    step: int, groups: Sequence[EpisodeGroup], algorithm: Algorithm, rules: Sequence[SampleRule] = ()
-) -> TrainingBatch:
-    """The groups of a step that are trained, with their advantages; `rules` are those of `trainer.samples`.
-
-    A group of which the rules leave nothing is dropped, and its tokens are in the accounts of the rules. So is one in
-    which only earlier versions spoke, as in games of a league that end before the trained side's turn.
-    """
-    used = [group for group in groups if group.dropped is None]
-    n_without_variance = sum(group.dropped == NO_VARIANCE for group in groups)
-    batch = TrainingBatch(step, [], [], n_without_variance=n_without_variance)
-    for group, advantages in zip(used, advantages_of(algorithm, used), strict=True):
-        ruled, left_out = apply_rules(rules, group, advantages) if rules else (advantages, Counter[str]())
-        batch.left_out += left_out
-        trains = any(timeline.n_trained for episode in group.episodes for timeline in episode.timelines)
-        if left_out and not trains:
-            group.dropped = NOTHING_LEFT
-        elif not trains and not any(episode.trained_messages for episode in group.episodes):
-            group.dropped = NOBODY_TRAINED
-        else:
-            batch.groups.append(group)
-            batch.advantages.append(ruled)
-    return batch
 
 
 def is_measured(config: AstuneConfig, step: int) -> bool:
@@ -176,13 +134,14 @@ class StepLedger:
     def batch(self, step: int, rollouts: RolloutResult, algorithm: Algorithm) -> TrainingBatch:
         """The batch that a step trains, of all groups that were rolled out for it.
 
-        What `trainer.samples` leaves out of it goes into accounts of its own.
+        What is left out of its groups goes into accounts of its own.
 
         Raises:
             TrainerError: no episode finished, in the first step or in several one after the other.
         """
         self._require_episodes(rollouts.groups, at_start=step == 1)
-        batch = batch_of(step, rollouts.groups, algorithm, self._config.trainer.samples)
+        policy_of = self._config.policy_of if self._config.models else None
+        batch = batch_of(step, rollouts.groups, algorithm, self._config.trainer.samples, policy_of)
         rollouts.balance.trained -= batch.left_out.total()
         rollouts.balance.masked += batch.left_out
         return batch

@@ -18,8 +18,9 @@ from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats, InferenceEngine
 from astune.engine.cpu_threads import end_idle_helpers
 from astune.schema import EpisodeGroup, Task, TrainingBatch, to_the_end
+from astune.trainer.batch import drop_without_variance
 from astune.trainer.checkpoint import random_state
-from astune.trainer.ledger import RolloutResult, StepLedger, drop_without_variance
+from astune.trainer.ledger import RolloutResult, StepLedger
 from astune.trainer.measures import PhaseClock
 from astune.trainer.policies import Policies
 from astune.trainer.policy import PolicyTrainer

@@ -112,6 +112,7 @@ class PolicyLoss:
                 sums=_exact(torch.stack([entropy_E.sum(), importance_E.sum(), kl_E.sum()])),
                 loss=_exact(loss.detach()),
                 mismatches=(Mismatch(old_E - engine_E, inputs.version_E, limits),),
+                logprobs=(old_E.detach(),),
             )
         return loss, sums
 
@@ -141,6 +142,8 @@ class LossSums:
     loss: Tensor
     mismatches: tuple[Mismatch, ...] = ()
     """A part for each chunk, left where it was computed until it is asked for."""
+    logprobs: tuple[Tensor, ...] = ()
+    """The trained tokens' log-probabilities before the step's first update, a part for each chunk as well."""
 
     def __add__(self, other: LossSums) -> LossSums:
         return LossSums(
@@ -148,6 +151,7 @@ class LossSums:
             self.sums + other.sums,
             self.loss + other.loss,
             self.mismatches + other.mismatches,
+            self.logprobs + other.logprobs,
         )
 
     @property

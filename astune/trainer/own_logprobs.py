@@ -23,24 +23,24 @@ OwnLogprobs = dict[str, dict[int, Floats]]
 """Log-probabilities by episode and message, parallel to the message's sampled tokens."""
 
 
-def by_message(difference_E: Tensor, microbatches: Sequence[MicroBatch]) -> OwnLogprobs:
+def by_message(logprobs: Sequence[Tensor], microbatches: Sequence[MicroBatch]) -> OwnLogprobs:
     """Sort log-probabilities by episode and message.
 
     Args:
-        difference_E: the trainer's less the engine's, for the trained tokens of all micro-batches one after another.
+        logprobs: those of the trained tokens of all micro-batches one after another, in parts.
     """
     found: OwnLogprobs = {}
+    logprob_E = np.concatenate([part.cpu().numpy() for part in logprobs])
     start = 0
     for microbatch in microbatches:
-        engine_E = microbatch.inputs.engine_logprob_E.cpu().numpy()
-        end = start + len(engine_E)
-        logprob_E = np.empty_like(engine_E)
-        logprob_E[microbatch.order_E] = engine_E + difference_E[start:end].numpy()
+        end = start + len(microbatch.order_E)
+        own_E = np.empty(end - start, np.float32)
+        own_E[microbatch.order_E] = logprob_E[start:end]
         start, taken = end, 0
         for timeline in microbatch.timelines:
             messages = found.setdefault(timeline.episode_id, {})
             for node_id, n_tokens in timeline.messages:
-                messages[node_id] = logprob_E[taken : taken + n_tokens]
+                messages[node_id] = own_E[taken : taken + n_tokens]
                 taken += n_tokens
     return found
 

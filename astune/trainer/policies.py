@@ -7,6 +7,7 @@ over its own tokens. To the training loop it is one trainer.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from astune.config.strict import changed
 from astune.engine.adapters import Adapter, write_adapter
 from astune.engine.base import AdapterEngine, InferenceEngine, PolicyEngine
 from astune.schema import ConfigError, EngineError, Episode, EpisodeGroup, TrainerError, TrainingBatch
+from astune.schema.forest import NOT_A_TARGET
+from astune.trainer.batch import NO_VARIANCE_FOR_POLICY, trains
 from astune.trainer.league import League
 from astune.trainer.lora import factors_of
 from astune.trainer.mismatch import Mismatch
@@ -28,13 +31,14 @@ from astune.trainer.own_logprobs import OwnLogprobs, engine_correlation
 from astune.trainer.policy import PolicyTrainer, require_temperature
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.rows import row_metrics
-from astune.trainer.samples import account
+from astune.trainer.samples import TokenAccounts, account
 from astune.trainer.step_report import StepReport
 
 _log = logging.getLogger(__name__)
 _Engine = TypeVar("_Engine", bound=AdapterEngine)
 _SUMS = ("trained_tokens", "computed_tokens", "read_tokens", "microbatches")
 """Metrics that add up over policies."""
+_TRAINED_BY = "trained by "
 _POOL = "@league"
 """The folder of the pool beside those of the policies, of which none has an @ in its name."""
 
@@ -137,6 +141,7 @@ class Policies:
             if account(own).trained:
                 trainer.model.activate()
                 reports[name] = trainer.step(own)
+                reports[name].metrics["masked_fraction"] = _of_own_tokens(account(own)).masked_fraction
         if not reports:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
         version = self.version
@@ -193,20 +198,43 @@ class Policies:
             self._league.load(folder / _POOL)
 
     def _part(self, batch: TrainingBatch, policy: str) -> TrainingBatch:
-        """The batch as it is for one policy: the others' messages are read, and masked."""
-        groups = [
-            EpisodeGroup(group.task, [self._own(episode, policy) for episode in group.episodes])
-            for group in batch.groups
-        ]
-        return replace(batch, groups=groups)
+        """The batch as it is for one policy: the others' messages are read, and masked.
+
+        Groups in which it wrote nothing are no part of it, and those that teach others alone are flat.
+        """
+        groups = [self._of_policy(group, policy) for group in batch.groups]
+        kept = [pair for pair in zip(groups, batch.advantages, strict=True) if trains(pair[0])]
+        flat = [group for group in (self._of_policy(group, policy) for group in batch.flat) if trains(group)]
+        flat += [group for group in groups if self._is_flat_for(group, policy)]
+        return replace(batch, groups=[group for group, _ in kept], advantages=[row for _, row in kept], flat=flat)
+
+    def _of_policy(self, group: EpisodeGroup, policy: str) -> EpisodeGroup:
+        return EpisodeGroup(group.task, [self._own(episode, policy) for episode in group.episodes])
+
+    def _is_flat_for(self, group: EpisodeGroup, policy: str) -> bool:
+        """Return whether what the policy wrote is left out since its own advantages are all zero."""
+        return any(
+            episode.left_out.get(node.node_id) == NO_VARIANCE_FOR_POLICY
+            and self._config.policy_of(episode.target_of(node.agent)) == policy
+            for episode in group.episodes
+            for node in episode.trained_messages
+        )
 
     def _own(self, episode: Episode, policy: str) -> Episode:
         others = {
-            node.node_id: f"trained by {writer}"
+            node.node_id: f"{_TRAINED_BY}{writer}"
             for node in episode.trained_messages
             if (writer := self._config.policy_of(episode.target_of(node.agent))) != policy
         }
-        return replace(episode, left_out=others | episode.left_out)
+        return replace(episode, left_out=episode.left_out | others)
+
+
+def _of_own_tokens(accounts: TokenAccounts) -> TokenAccounts:
+    """Without what others wrote, other policies or models that are not trained."""
+    masked = {
+        why: count for why, count in accounts.masked.items() if why != NOT_A_TARGET and not why.startswith(_TRAINED_BY)
+    }
+    return TokenAccounts(accounts.trained, Counter(masked))
 
 
 def _taking(engine: InferenceEngine, kind: type[_Engine]) -> _Engine:
@@ -256,5 +284,5 @@ def _together(batch: TrainingBatch, reports: Mapping[str, StepReport], *, traine
     metrics |= row_metrics(batch, metrics["computed_tokens"])
     if (correlation := engine_correlation(batch.groups, logprobs, trained_version)) is not None:
         metrics["engine_correlation"] = correlation
-    metrics["masked_fraction"] = accounts.masked.total() / (accounts.trained + accounts.masked.total())
+    metrics["masked_fraction"] = accounts.masked_fraction
     return StepReport(metrics, trained, mismatch, logprobs)

@@ -152,7 +152,7 @@ class PolicyTrainer:
         end_idle_helpers()
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
-        logprobs = by_message(total.mismatch.difference_E, [one for update in updates for one in update])
+        logprobs = by_message(total.logprobs, [one for update in updates for one in update])
         return StepReport.of(
             batch,
             total,
@@ -192,15 +192,16 @@ class PolicyTrainer:
         """The micro-batches of each update: the batch's groups, dealt to `updates_per_step` parts.
 
         5 groups in 2 updates are 3 and 2: the second's groups have more weight, as an update is a mean of its groups.
+        Those without variance are dealt with them: of 8, one that varies has a weight of 1/4 in one of 2 updates.
         """
         trainer = self._config.trainer
         n_updates = min(trainer.loss.updates_per_step, len(batch.groups))
         # What dynamic sampling replaced is not in the mean; what it could not replace is.
-        n_groups = min(trainer.tasks_per_step, len(batch.groups) + batch.n_without_variance)
+        n_groups = max(len(batch.groups), min(trainer.tasks_per_step, len(batch.groups) + len(batch.flat)))
         updates: list[list[MicroBatch]] = []
         for number in range(n_updates):
             part = slice(number, None, n_updates)
-            share = min(1.0, len(batch.groups[part]) * trainer.loss.updates_per_step / n_groups)
+            share = len(batch.groups[part]) / len(range(number, n_groups, trainer.loss.updates_per_step))
             timelines = weighted(
                 batch.groups[part],
                 batch.advantages[part],

@@ -90,6 +90,10 @@ class TokenAccounts:
     trained: int = 0
     masked: Counter[str] = field(default_factory=Counter[str])
 
+    @property
+    def masked_fraction(self) -> float:
+        return self.masked.total() / (self.trained + self.masked.total())
+
 
 def weighted(
     groups: Sequence[EpisodeGroup],

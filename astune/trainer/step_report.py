@@ -39,7 +39,7 @@ class StepReport:
             **mismatch.metrics(),
             **mismatch.metrics_by_age(version),
             **({} if correlation is None else {"engine_correlation": correlation}),
-            "masked_fraction": accounts.masked.total() / (accounts.trained + accounts.masked.total()),
+            "masked_fraction": accounts.masked_fraction,
             "trained_tokens": float(accounts.trained),
             **row_metrics(batch, more.get("computed_tokens", more["read_tokens"])),
             **{name: float(value) for name, value in more.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astune.runs import EpisodeRow
-from astune.schema import Episode, Timeline, Vocabulary
+from astune.schema import Episode, Span, Timeline, Vocabulary
 from astune.viewer._answers import Refusal
 from astune.viewer._episode import advantages_by_node, left_out
 from astune.viewer._revision import tokens_revision
@@ -55,7 +56,7 @@ def read_tokens(
             for span in timeline.spans
         ],
         "loss": _with_loss(timeline) if row.untrained is None else [],
-        "logprobs": np.concatenate([_none(), *(_of(timeline, span.start, span.end) for span in sampled)]),
+        "logprobs": np.concatenate([_none(), *(_engines(episode, timeline, span) for span in sampled)]),
         "trainer_logprobs": _trainers(episode, timeline, trainer_logprobs),
         "advantages": [known.get(span.node_id) for span in sampled] if known else None,
         "grammar": [span.constraint is not None for span in timeline.spans],
@@ -124,9 +125,10 @@ def _trainers(episode: Episode, timeline: Timeline, logprobs: Floats | None) -> 
     return np.concatenate([_none(), *(of_node[span.node_id] for span in timeline.spans if span.sampled)])
 
 
-def _of(timeline: Timeline, start: int, end: int) -> Floats:
-    """Round to float32, as engines compute, which halves the digits."""
-    return np.asarray(timeline.logprobs[start:end], np.float32)
+def _engines(episode: Episode, timeline: Timeline, span: Span) -> Floats:
+    """Round to float32, as engines compute, which halves the digits; NaN for answers that no engine sampled."""
+    values = timeline.logprobs[span.start : span.end]
+    return np.asarray([math.nan] * len(values) if episode.given else values, np.float32)
 
 
 def _none() -> Floats:

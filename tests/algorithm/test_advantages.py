@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
-from astune.algorithm import GRPO, ReinforcePlusPlus, advantages_of, group_advantages, without_variance
+from astune.algorithm import DAPO, GRPO, Algorithm, ReinforcePlusPlus, advantages_of, group_advantages, without_variance
 from astune.schema import Advantage, Episode, TrainerError
 
 NAN = float("nan")
@@ -152,6 +152,48 @@ def test_with_a_baseline_over_the_batch_a_wolf_is_compared_with_wolves_alone() -
     wolf, farmer = zip(*([*one.values()] for one in rows), strict=True)
     assert wolf == pytest.approx([0.5773503, 0.5773503, 0.5773503, -1.7320508])
     assert farmer == pytest.approx([-0.5773503, -0.5773503, -0.5773503, 1.7320508])
+
+
+def rows(algorithm: Algorithm, groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
+    found = advantages_of(algorithm, [group(episodes) for episodes in groups])
+    return [list(each.values()) if isinstance(each, dict) else [each] for row in found for each in row]
+
+
+def test_with_a_baseline_over_the_batch_a_turn_is_compared_with_the_same_turn_and_counts_episodes() -> None:
+    short = [talk(["agent"], per_turn=[1.0]) for _ in range(2)]
+    long = [talk(["agent"] * 3, per_turn=[0.0, 0.0, 0.0]) for _ in range(2)]
+    assert rows(ReinforcePlusPlus(), [short, long]) == [[1.0], [1.0], [-1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]
+    [first, second] = rows(
+        ReinforcePlusPlus(), [[talk(["agent"], per_turn=[1.0]), talk(["agent"] * 10, per_turn=[0.0] * 10)]]
+    )
+    assert (first, second) == ([1.0], [-1.0, *[0.0] * 9])
+
+
+def wordy(lengths: Sequence[tuple[str, int]], **reward: Any) -> Episode:
+    """One message an agent, of so many tokens."""
+    said = [node(at, at - 1, [2] * n, sampled=n, agent=agent) for at, (agent, n) in enumerate(lengths, start=1)]
+    return episode([node(0, None, [1]), *said], **reward)
+
+
+def dapo() -> DAPO:
+    algorithm = DAPO(normalise_advantages=False)
+    algorithm.max_response_tokens = 100
+    return algorithm
+
+
+def test_a_target_pays_for_its_own_overlong_message_alone() -> None:
+    same = {"per_target": {"wolf": 0.0, "farmer": 1.0}}
+    games = [wordy([("farmer", 3), ("wolf", n)], **same) for n in (100, 3)]
+    assert rows(dapo(), [games]) == [[0.0, -0.5], [0.0, 0.5]]
+
+
+def test_a_turn_pays_for_overlong_messages_from_it_on_alone() -> None:
+    games = [wordy([("agent", n), ("agent", 3)], per_turn=[0.0, 1.0]) for n in (100, 3)]
+    assert rows(dapo(), [games]) == [[-0.5, 0.0], [0.5, 0.0]]
+    games = [wordy([("agent", 3), ("agent", n)], per_turn=[0.0, 1.0]) for n in (100, 3)]
+    assert rows(dapo(), [games]) == [[-0.5, -0.5], [0.5, 0.5]]
+    games = [wordy([("agent", 3), ("agent", n)]) for n in (100, 3)]
+    assert rows(dapo(), [games]) == [[-0.5], [0.5]]
 
 
 def test_a_group_with_two_kinds_of_rewards_is_refused() -> None:

@@ -13,7 +13,7 @@ from trainer_helpers import VOCABULARY, config, episode, group, node, own_model
 from astune.algorithm import ALGORITHMS, load_algorithm
 from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.schema import ConfigError, EpisodeGroup
-from astune.trainer.ledger import batch_of
+from astune.trainer.batch import batch_of
 from astune.trainer.policy import PolicyTrainer
 
 PAGE = Path(__file__).parents[2] / "docs/en/algorithms.md"

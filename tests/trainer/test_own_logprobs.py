@@ -14,14 +14,20 @@ from astune.trainer.own_logprobs import of_sampled
 from astune.trainer.policy import PolicyTrainer
 
 
-@pytest.mark.parametrize("updates", some([2, 1], 1))
-@pytest.mark.parametrize("tokens_per_microbatch", some([40, 4000], 1))
+@pytest.mark.parametrize(
+    ("algorithm", "updates", "tokens_per_microbatch"),
+    [("grpo", 2, 40), ("sft", 1, 40), *some([("grpo", 1, 40), ("grpo", 2, 4000), ("grpo", 1, 4000)], 0)],
+)
 def test_every_trained_token_has_what_the_model_says_of_it_before_the_step(
-    small_folder: Path, updates: int, tokens_per_microbatch: int
+    small_folder: Path, algorithm: str, updates: int, tokens_per_microbatch: int
 ) -> None:
     """Episodes that share beginnings and branch, so that micro-batches lay their tokens out in another order."""
     batch = random_batch(3)
-    settings = config(loss={"updates_per_step": updates}, tokens_per_microbatch=tokens_per_microbatch)
+    if algorithm == "sft":  # no engine sampled them
+        for answer in (one for group in batch.groups for each in group.episodes for one in each.forest.answers()):
+            answer.logprobs = [0.0] * answer.n_sampled
+    updating = {"loss": {"updates_per_step": updates}, "tokens_per_microbatch": tokens_per_microbatch}
+    settings = config(algorithm={"type": algorithm}, **updating)
     report = PolicyTrainer.load(small_folder, settings).step(batch)
     module = own_model(small_folder, "float32")
     compared = 0

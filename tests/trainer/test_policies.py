@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from trainer_helpers import config, distance
 from transformers import AutoModelForCausalLM
-from two_policies import FARMERS, MODELS, WOLVES, batch, loaded, several
+from two_policies import FARMERS, MODELS, WOLVES, batch, judged, loaded, several
 
 from astune.schema import ConfigError, TrainerError
 from astune.trainer.policy import PolicyTrainer
@@ -125,6 +125,43 @@ def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(s
     for name, one in (("wolf", wolf), ("farmer", farmer)):
         assert distance(moved(policies[name], start), moved(one, start)) < 1e-5
     assert distance(moved(policies["farmer"], start), moved(wolf, start)) > 0.1, "they are two policies"
+
+
+@pytest.mark.parametrize("loss", [{}, {"kl_coef": 0.1, "updates_per_step": 2}], ids=["plain", "KL, two updates"])
+def test_a_policy_is_trained_on_the_groups_that_teach_it_something_as_alone(
+    small_folder: Path, loss: dict[str, Any]
+) -> None:
+    settings: dict[str, Any] = {"loss": loss, "tasks_per_step": 4}
+    policies = loaded(small_folder, several(MODELS, **settings))
+    wolf = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, optim={"lr": 1e-2}, **settings))
+    farmer = PolicyTrainer.load(small_folder, config(lora={"rank": 2}, **settings))
+    start = merged(wolf)
+    for step in (1, 2):
+        together, alone = judged(step), {"wolf": judged(step, WOLVES), "farmer": judged(step, FARMERS)}
+        assert together.left_out["group has no variance for the policy"] > 0
+        assert [(len(one.groups), len(one.flat)) for one in alone.values()] == [(2, 2), (2, 1)]
+        report = policies.step(together)
+        for name, own in (("wolf", wolf), ("farmer", farmer)):
+            expected = own.step(alone[name])
+            assert report.metrics[f"policy/{name}/masked_fraction"] == 0
+            for key in ("loss", "grad_norm", "trained_tokens"):
+                assert report.metrics[f"policy/{name}/{key}"] == pytest.approx(expected.metrics[key], rel=1e-5)
+        written = sum(e.forest.trained_tokens() for g in together.groups for e in g.episodes)
+        assert report.trained_tokens + together.left_out.total() == written
+    for name, one in (("wolf", wolf), ("farmer", farmer)):
+        assert distance(moved(policies[name], start), moved(one, start)) < 1e-5
+
+
+def test_a_policy_whose_own_rewards_are_all_alike_stays_as_it_is(small_folder: Path) -> None:
+    """Also its optimiser: moments of earlier steps would move it by two thirds of the learning rate."""
+    policies = loaded(small_folder, several(MODELS))
+    policies.step(judged(1))
+    before = merged(policies["wolf"])
+    own = judged(2)
+    own.groups, own.advantages, own.flat = own.groups[1:2], own.advantages[1:2], []
+    report = policies.step(own)
+    assert {name for name in ("wolf", "farmer") if f"policy/{name}/loss" in report.metrics} == {"farmer"}
+    assert all(torch.equal(before[name], tensor) for name, tensor in merged(policies["wolf"]).items())
 
 
 def test_a_policy_that_wrote_nothing_stays_as_it_is(small_folder: Path) -> None:

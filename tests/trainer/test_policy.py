@@ -73,7 +73,7 @@ def test_each_message_of_an_episode_is_pushed_by_its_own_advantage(small_folder:
 def grad_norm(folder: Path, n_groups: int, n_without_variance: int, **trainer: Any) -> float:
     """Of a batch of groups that all vary alike."""
     one = preference()
-    batch = TrainingBatch(1, one.groups * n_groups, one.advantages * n_groups, n_without_variance)
+    batch = TrainingBatch(1, one.groups * n_groups, one.advantages * n_groups, flat=one.groups * n_without_variance)
     settings = config(optim={"lr": 1e-9, "warmup_steps": 0}, **trainer)
     return PolicyTrainer.load(folder, settings).step(batch).metrics["grad_norm"]
 
@@ -95,12 +95,20 @@ def test_groups_without_variance_count_in_each_of_several_updates(small_folder: 
     assert alone == pytest.approx(whole / 2, rel=1e-3)
 
 
+def test_a_smaller_update_has_no_smaller_gradient(small_folder: Path) -> None:
+    """Three groups that vary in two updates, of two and of one: each is a mean of its groups."""
+    whole = grad_norm(small_folder, 1, 0, tasks_per_step=1)
+    assert grad_norm(small_folder, 3, 0, tasks_per_step=8, loss={"updates_per_step": 2}) == pytest.approx(
+        whole, rel=1e-3
+    )
+
+
 def test_the_entropy_bonus_is_a_mean_over_what_is_computed(small_folder: Path) -> None:
     bonus = {"entropy_coef": 1.0}
     zero = [[0.0, 0.0]]
     norms = [
         PolicyTrainer.load(small_folder, config(tasks_per_step=8, loss=bonus))
-        .step(TrainingBatch(1, preference().groups, zero, n_without_variance))
+        .step(TrainingBatch(1, preference().groups, zero, flat=preference().groups * n_without_variance))
         .metrics["grad_norm"]
         for n_without_variance in (0, 7)
     ]

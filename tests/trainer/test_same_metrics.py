@@ -15,7 +15,8 @@ from astune.engine.base import EngineStats
 from astune.rollout import token_balance
 from astune.runs import MetricsLine, RunDirectory, described
 from astune.schema import EpisodeGroup, TrainerError, TrainingBatch
-from astune.trainer.ledger import RolloutResult, StepLedger, batch_of, drop_without_variance
+from astune.trainer.batch import batch_of, drop_without_variance
+from astune.trainer.ledger import RolloutResult, StepLedger
 from astune.trainer.loss import PolicyLoss
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.step_report import StepReport

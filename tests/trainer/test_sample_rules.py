@@ -20,7 +20,8 @@ from astune.engine.base import EngineStats
 from astune.rollout import token_balance
 from astune.runs import RunDirectory, balance_of
 from astune.schema import Advantage, Constraint, Episode, EpisodeGroup, Grammar
-from astune.trainer.ledger import NOBODY_TRAINED, RolloutResult, StepLedger, batch_of
+from astune.trainer.batch import ALL_MASKED, NO_VARIANCE, NOBODY_TRAINED, batch_of, drop_without_variance
+from astune.trainer.ledger import RolloutResult, StepLedger
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.sample_rules import apply_rules
 from astune.trainer.samples import weighted
@@ -245,6 +246,39 @@ def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any], message: str
         SampleRule.model_validate(rule)
 
 
+def test_a_flat_group_of_which_the_rules_leave_nothing_is_no_part_of_the_mean() -> None:
+    """Three groups of truncated episodes without a success, and one that varies: alike, though it alone is computed."""
+    groups = [group([game(("Ann", 5, 1), reward=0.0, name=f"{n}{k}") for k in range(2)]) for n in range(3)]
+    for own in (own for each in groups[:2] for own in each.episodes):
+        own.status = "truncated"
+    groups.append(group([game(("Ann", 5, 1), reward=float(k), name=f"x{k}") for k in range(2)]))
+    drop_without_variance(groups, GRPO())
+    assert [each.dropped for each in groups] == [NO_VARIANCE] * 3 + [None]
+    batch = batch_of(1, groups, GRPO(), [SampleRule(do="drop", status=["truncated"])])
+    assert (len(batch.groups), len(batch.flat), batch.left_out) == (1, 1, {})
+    assert not any(own.left_out for each in groups for own in each.episodes), (
+        "it is not annotated with what was not done"
+    )
+    assert len(batch_of(1, groups, GRPO()).flat) == 3
+
+
+def test_a_group_of_masked_tokens_is_dropped_by_name() -> None:
+    grammar = Constraint(Grammar("regex", "a|b"), (0,))
+    games = group(
+        [
+            episode(
+                [node(0, None, [1, 2]), node(1, 0, [3], sampled=1, constraint=grammar)], reward=reward, name=str(reward)
+            )
+            for reward in (0.0, 1.0)
+        ]
+    )
+    for own in games.episodes:
+        own.constrained_tokens = "mask"
+    drop_without_variance([games], GRPO())
+    assert batch_of(1, [games], GRPO()).groups == []
+    assert games.dropped == ALL_MASKED
+
+
 def test_a_group_in_which_no_trained_agent_spoke_is_dropped_by_name() -> None:
     silent = [
         episode(
@@ -253,5 +287,6 @@ def test_a_group_in_which_no_trained_agent_spoke_is_dropped_by_name() -> None:
         for reward in (0.0, 1.0)
     ]
     games = group(silent)
-    assert batch_of(1, [games], GRPO()).groups == []
+    drop_without_variance([games], GRPO())
     assert games.dropped == NOBODY_TRAINED
+    assert batch_of(1, [games], GRPO()).groups == []

@@ -8,8 +8,10 @@ from typing import Any
 
 from trainer_helpers import VOCABULARY, config, episode, group, node
 
+from astune.algorithm import GRPO
 from astune.config.schema import AstuneConfig
-from astune.schema import Episode, TrainingBatch
+from astune.schema import Episode, Reward, TrainingBatch
+from astune.trainer.batch import batch_of, drop_without_variance
 from astune.trainer.policies import Policies
 
 WOLVES, FARMERS = ("Ann", "Bob"), ("Eve", "Dan")
@@ -44,6 +46,24 @@ def batch(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBat
         for one in groups
     ]
     return TrainingBatch(step, groups, [list(row) for row in advantages])
+
+
+def judged(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBatch:
+    """Four groups as a judge of targets rewards them: wolves alone differ, farmers alone, both, and neither.
+
+    In the first no farmer spoke, as where an earlier version played them, and wolves of two groups are all alike.
+    """
+    rewards = [((1.0, 0.0), (0.0, 0.0)), ((1.0, 1.0), (0.0, 1.0)), ((0.0, 1.0), (1.0, 0.0)), ((1.0, 1.0), (0.0, 0.0))]
+    groups = [group([game(8 * step + 2 * n + k, agents if n else WOLVES) for k in range(2)]) for n in range(4)]
+    for each, (wolf, farmer) in zip(groups, rewards, strict=True):
+        for own, *values in zip(each.episodes, wolf, farmer, strict=True):
+            own.reward = Reward(
+                raw_reward=0.0, is_success=False, per_target=dict(zip(("wolf", "farmer"), values, strict=True))
+            )
+            for message in own.forest.nodes:
+                message.trainable = message.trainable and message.agent in agents
+    drop_without_variance(groups, GRPO())
+    return batch_of(step, groups, GRPO(), policy_of=str if len(agents) > 2 else None)
 
 
 def loaded(folder: Path, config: AstuneConfig) -> Policies:

@@ -81,6 +81,19 @@ def test_a_message_that_a_rule_left_out_carries_no_loss(tmp_path: Path):
     assert shown["timelines"][0]["n_trained"] == sampled[0]["end"] - sampled[0]["start"]
 
 
+def test_given_answers_have_no_log_probabilities_of_an_engine(tmp_path: Path):
+    sampled, given = make_episode(0), make_episode(1)
+    given.metrics["demonstrated_tokens"] = 2.0
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        for each in (sampled, given):
+            store.append(each)
+    with serving(run.path) as client:
+        found = [get(client, "tokens", run="", id=each.episode_id)["logprobs"] for each in (sampled, given)]
+    assert found[0]
+    assert all(isinstance(value, float) for value in found[0])
+    assert found[1] == [None] * len(found[0])
+
+
 def test_neighbouring_sampled_messages_are_one_run_of_loss(tmp_path: Path):
     nodes = [read_node(0, None, "q"), said_node(1, 0, "ab"), said_node(2, 1, "cd")]
     nodes[2].token_ids = nodes[2].token_ids[1:]

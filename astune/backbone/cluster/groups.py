@@ -22,7 +22,7 @@ from astune.config.strict import changed
 from astune.renderers import load_renderer
 from astune.rollout import RolloutPool
 from astune.schema import EpisodeGroup, Split, Task
-from astune.trainer.ledger import NO_VARIANCE, NOTHING_LEFT, batch_of, drop_without_variance
+from astune.trainer.batch import FOUND_IN_BATCH, batch_of, drop_without_variance
 
 
 class Groups:
@@ -66,7 +66,7 @@ class Groups:
             task_id=group.task.task_id,
             episodes=[episode.episode_id for episode in group.episodes],
             failed=[episode.episode_id for episode in group.failed_attempts],
-            dropped=None if group.dropped == NOTHING_LEFT else group.dropped,  # the ledger finds out as well
+            dropped=None if group.dropped in FOUND_IN_BATCH else group.dropped,  # the ledger finds out as well
             stats=engine.stats(),
         )
         await asyncio.to_thread(self._reports.send, finished)
@@ -79,11 +79,9 @@ class Groups:
     def _rows(self, group: EpisodeGroup, step: int) -> list[Row]:
         """A that stands for it, of a group that teaches nothing or could not be completed."""
         drop_without_variance([group], self._parts.algorithm)
-        if group.dropped is not None:
-            return [self._standing(step, dropped=group.dropped != NO_VARIANCE)]
         batch = batch_of(step, [group], self._parts.algorithm, self.config.trainer.samples)
         if not batch.groups:
-            return [self._standing(step, dropped=True)]
+            return [self._standing(step, dropped=not batch.flat)]
         return rows_of(group, batch.advantages[0], self._parts.algorithm) or [self._standing(step)]
 
     def _standing(self, step: int, *, dropped: bool = False) -> Row:

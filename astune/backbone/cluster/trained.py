@@ -53,7 +53,7 @@ def report_of(
         batch.groups,
         batch.advantages,
         loss.algorithm.token_weights,
-        share=len(batch.groups) / (len(batch.groups) + batch.n_without_variance),
+        share=len(batch.groups) / (len(batch.groups) + len(batch.flat)),
         constant=loss.algorithm.max_response_tokens,
     )
     timelines = _in_order(rows, timelines, batch.step)
