@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NAN = float("nan")
 _Role = str | int | None
-"""What a row of rewards is of: a target, a turn, or None for whole episodes."""
+"""The part of episodes that a row of rewards belongs to: a target, a turn, or None for whole episodes."""
 FLAT = 1e-5
 """Rewards of a group count as equal within this part of their scale: their largest size, or 1 where all are smaller.
 
@@ -171,7 +171,7 @@ def _parts_of(group: EpisodeGroup, algorithm: Algorithm, n_turns: int) -> _Parts
 
 
 def _added(algorithm: Algorithm, episode: Episode, part: Sequence[MessageNode] | None = None) -> float:
-    """What the algorithm adds to the reward of an episode, or of the messages of a part of it: the others are read."""
+    """The algorithm's addition to the reward of an episode, or of some of its messages: the others are read."""
     if episode.reward is None or type(algorithm).shaping is Algorithm.shaping:
         return 0.0
     if part is None:

@@ -24,6 +24,8 @@ from astune.app.console import Console
 from astune.app.progress import PHASES, Measurement, Progress
 from astune.config.schema import AstuneConfig
 from astune.runs import RunDirectory, balance_of
+from astune.runs.held_out import SUCCESS
+from astune.runs.interval import rate_text
 from astune.schema import TokenBalance, visible
 
 REFRESHES_PER_SECOND = 4
@@ -110,9 +112,7 @@ class LivePanel:
 def plain_line(progress: Progress, measurement: Measurement) -> str:
     """Format one line of metrics for a log file."""
     parts = [f"step {measurement.step}/{progress.total_steps}"]
-    rewards = (
-        f"reward {_number(measurement.get('reward/mean'))} success {_number(measurement.get('reward/success_rate'))}"
-    )
+    rewards = "reward {} success {}".format(*_rewards(measurement))
     parts.append(rewards if measurement.split == "train" else f"held-out {rewards}")
     finished, failed = measurement.get("episodes/finished"), measurement.get("episodes/failed_attempts")
     if not math.isnan(finished):
@@ -171,8 +171,9 @@ def _reward_line(measurements: list[Measurement], width: int, blocks: str) -> Te
         return Text("not measured yet", style="dim")
     last = measurements[-1]
     text = Text(sparkline([each.get("reward/mean") for each in measurements], width, blocks), style="green")
-    text.append(f" reward {_number(last.get('reward/mean'))}", style="bold default")
-    text.append(f"  success {_number(last.get('reward/success_rate'))}", style="bold default")
+    reward, success = _rewards(last)
+    text.append(f" reward {reward}", style="bold default")
+    text.append(f"  success {success}", style="bold default")
     if last.split == "validation":
         text.append(f"  after step {last.step}", style="dim")
     return text
@@ -231,5 +232,9 @@ def _balance_line(balance: TokenBalance | None) -> Text:
     return text
 
 
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
+def _rewards(measurement: Measurement) -> tuple[str, str]:
+    """Mean reward and success; of a measurement, that of all its episodes, as the best model is chosen by."""
+    success = measurement.get("reward/success_rate")
+    if measurement.split == "validation" and not math.isnan(of_all := measurement.get(SUCCESS)):
+        success = of_all
+    return rate_text(measurement.get("reward/mean")), rate_text(success)

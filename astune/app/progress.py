@@ -100,7 +100,7 @@ class Progress:
 
     def remember(self, measurement: Measurement) -> None:
         """Take in a line of metrics that is not news: one of an earlier session of this run."""
-        self.step = measurement.step
+        self.step = max(self.step, measurement.step)
         (self.train if measurement.split == "train" else self.validation).append(measurement)
 
     @property

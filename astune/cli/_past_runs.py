@@ -9,6 +9,7 @@ from astune.app.console import Console
 from astune.app.run import checkpoint_of, whole_model
 from astune.engine.adapters import CONFIG_FILE, base_of, policies_in
 from astune.runs import FREE_THERE, Checkpoint, RunDirectory, copy_folder, resolve_run, store_errors
+from astune.runs.interval import rate_text
 from astune.schema import RunStoreError
 
 
@@ -68,7 +69,7 @@ def export_model(run: str, to: Path, policy: str | None = None) -> int:
             temporary.rename(to)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    measured = "" if checkpoint.score is None else f", held-out success {checkpoint.score:.2f}"
+    measured = "" if checkpoint.score is None else f", held-out success {rate_text(checkpoint.score)}"
     what = "the model" if policy is None else f"the policy {policy}, as a whole model,"
     Console().say(f"{to}: {what} of step {checkpoint.step}{measured}")
     return 0

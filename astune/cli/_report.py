@@ -22,6 +22,7 @@ from rich.text import Text
 from astune.app.console import Console
 from astune.cli._plots import reward_picture, terminal_curve
 from astune.runs import RunDirectory, StepSummary
+from astune.runs.interval import rate_text
 from astune.runs.report import Comparison, RunReport, Transcript, accounts, read_report
 from astune.schema import RunStoreError, TokenBalance, visible
 
@@ -96,13 +97,14 @@ def summary_line(report: RunReport) -> str:
         episodes = sum(each.episodes for each in report.training)
         return f"debug run of {episodes} {'episode' if episodes == 1 else 'episodes'}"
     if report.before is not None and report.after is not None:
-        what = f"held-out success {report.before.success_rate:.2f} -> {report.after.success_rate:.2f}"
+        what = f"held-out success {rate_text(report.before.success_rate)} -> {rate_text(report.after.success_rate)}"
         steps = report.after.step
     elif report.training:
-        what = f"training success {report.training[0].success_rate:.2f} -> {report.training[-1].success_rate:.2f}"
+        first, last = report.training[0].success_rate, report.training[-1].success_rate
+        what = f"training success {rate_text(first)} -> {rate_text(last)}"
         steps = report.last_step
     elif report.before is not None:
-        what, steps = f"held-out success {report.before.success_rate:.2f}", report.before.step
+        what, steps = f"held-out success {rate_text(report.before.success_rate)}", report.before.step
     else:
         what, steps = "nothing measured", report.last_step
     return f"{what} in {steps} {'step' if steps == 1 else 'steps'}, {report.trained_s:.0f} s"
@@ -131,7 +133,8 @@ def measured_lines(report: RunReport) -> list[str]:
         )
         if report.baseline is not None:
             lines.append(
-                f"a simple rule without a model succeeds on {report.baseline:.2f} of the same tasks (their `baseline`)"
+                f"a simple rule without a model succeeds on {rate_text(report.baseline)} of the same tasks "
+                "(their `baseline`)"
             )
     elif report.training:
         lines.append("no measurement on held-out tasks after training: the rates are those of the training episodes")
@@ -176,9 +179,9 @@ def _before_and_after(before: StepSummary, after: StepSummary) -> Table:
     table.add_column(Text(f"before (step {before.step})"), justify="right")
     table.add_column(Text(f"after (step {after.step})"), justify="right", style="bold")
     table.add_row("success, 95 % interval", _success(before), _success(after))
-    table.add_row("reward", _number(before.reward), _number(after.reward))
-    table.add_row("tokens written an episode", _number(before.answer_tokens, 1), _number(after.answer_tokens, 1))
-    table.add_row("turns an episode", _number(before.turns), _number(after.turns))
+    table.add_row("reward", rate_text(before.reward), rate_text(after.reward))
+    table.add_row("tokens written an episode", _number(before.answer_tokens), _number(after.answer_tokens))
+    table.add_row("turns an episode", rate_text(before.turns), rate_text(after.turns))
     if before.errors or after.errors:
         table.add_row("attempts in error", str(before.errors), str(after.errors))
     return table
@@ -230,7 +233,7 @@ def _balance(balance: TokenBalance) -> Table:
 
 def _success(summary: StepSummary) -> str:
     low, high = summary.interval
-    return f"{summary.success_rate:.2f} ({low:.2f}-{high:.2f})"
+    return f"{rate_text(summary.success_rate)} ({rate_text(low)}-{rate_text(high)})"
 
 
 def _shortened(text: str) -> str:
@@ -238,5 +241,5 @@ def _shortened(text: str) -> str:
     return text if hidden <= 0 else f"{text[:_MAX_TURN_CHARACTERS]} … ({hidden:,} more characters)"
 
 
-def _number(value: float, digits: int = 2) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1f}"

@@ -17,6 +17,7 @@ from rich.text import Text
 from astune.app.console import Console
 from astune.config.saved import load_saved
 from astune.runs import RunDirectory, StepSummary, resolve_run
+from astune.runs.interval import rate_text
 from astune.runs.report import BEST_PROMPTS, RunReport, read_report
 from astune.schema import RunStoreError, visible
 
@@ -41,9 +42,9 @@ def show_beside(runs: Sequence[str]) -> int:
         low, high = summary.interval
         table.add_row(
             row.what,
-            f"{summary.success_rate:.2f}",
-            f"{low:.2f} to {high:.2f}",
-            f"{summary.reward:.2f}",
+            rate_text(summary.success_rate),
+            f"{rate_text(low)} to {rate_text(high)}",
+            rate_text(summary.reward),
             "" if row is rows[0] else f"{row.report.trained_s:.0f} s",
             Text(visible(str(row.report.path))),
         )

@@ -10,6 +10,7 @@ from astune.app.html_page import page, table
 from astune.cli._report import measured_lines, summary_line
 from astune.cli._svg import Line, shown, svg_chart
 from astune.runs import MetricsLine, RunDirectory, StepSummary, described, read_regular
+from astune.runs.interval import rate_text
 from astune.runs.report import Comparison, RunReport, Transcript, accounts, read_report
 from astune.schema import TokenBalance, visible
 from astune.viewer.warnings import warnings_of
@@ -138,9 +139,9 @@ def _all_metrics(lines: Sequence[MetricsLine]) -> Iterable[str]:
     for kind, title in kinds.items():
         names = sorted({name for line in lines if line.kind == kind for name in line.metrics})
         for name in names:
-            values = [value for _, value in _values(lines, kind, name) if math.isfinite(value)]
-            if values:
-                ends = (shown(values[0]), shown(values[-1]), shown(min(values)), shown(max(values)))
+            values = [value for _, value in _values(lines, kind, name)]
+            if finite := [value for value in values if math.isfinite(value)]:
+                ends = map(_number, (values[0], values[-1], min(finite), max(finite)))
                 meaning = entry.meaning if (entry := described(name)) is not None else ""
                 rows.append((_text(name), title, *ends, _text(meaning)))
     if rows:
@@ -150,11 +151,11 @@ def _all_metrics(lines: Sequence[MetricsLine]) -> Iterable[str]:
 
 def _success(summary: StepSummary) -> str:
     low, high = summary.interval
-    return f"{summary.success_rate:.2f} ({low:.2f}–{high:.2f})"
+    return f"{rate_text(summary.success_rate)} ({rate_text(low)}–{rate_text(high)})"
 
 
 def _number(value: float) -> str:
-    return "-" if math.isnan(value) else shown(value)
+    return shown(value) if math.isfinite(value) else "–"
 
 
 def _cut(text: str) -> str:

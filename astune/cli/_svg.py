@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 WIDTH, HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 10, 24
@@ -25,10 +26,8 @@ class Line:
 
 
 def svg_chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
-    """The picture, without points that are not finite; empty where none is left."""
-    finite = (Line(each.label, each.style, _finite(each.points), each.band) for each in lines)
-    lines = [each for each in finite if each.points]
-    points = [point for each in lines for point in each.points]
+    """The picture, with a gap where a point is not finite; empty where none is."""
+    points = [point for each in lines for point in each.points if math.isfinite(point[1])]
     if not points:
         return ""
     ends = [end for each in lines for _, *pair in each.band for end in pair]
@@ -79,9 +78,11 @@ def _curve(line: Line, place: _Place) -> Iterable[str]:
     if line.band:
         way = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
         yield f'<path class="band {line.style}" d="{_path(way, place)}Z"/>'
-    yield f'<path class="line {line.style}" d="{_path(line.points, place)}"/>'
+    ways = (list(run) for is_shown, run in groupby(line.points, lambda point: math.isfinite(point[1])) if is_shown)
+    if way := "".join(_path(run, place) for run in ways):
+        yield f'<path class="line {line.style}" d="{way}"/>'
     if len(line.points) <= _DOTS_UP_TO:
-        for x, y in line.points:
+        for x, y in (point for point in line.points if math.isfinite(point[1])):
             yield (
                 f'<circle class="{line.style}" cx="{place.x(x)}" cy="{place.y(y)}" r="3">'
                 f"<title>{escape(line.label)}, step {shown(x)}: {shown(y)}</title></circle>"
@@ -90,10 +91,6 @@ def _curve(line: Line, place: _Place) -> Iterable[str]:
 
 def _path(points: Sequence[Point], place: _Place) -> str:
     return "M" + "L".join(f"{place.x(x)} {place.y(y)}" for x, y in points)
-
-
-def _finite(points: Iterable[Point]) -> list[Point]:
-    return [(x, y) for x, y in points if math.isfinite(y)]
 
 
 def _span(values: Sequence[float]) -> Point:

@@ -19,6 +19,7 @@ from astune.cli._svg import Line, svg_chart
 from astune.runs import HeldOut, RunDirectory, last_of, write_atomic
 from astune.schema import AstuneError, ConfigError
 
+_READ_HIGH = "The best of several measurements is chosen by them, and reads high."
 _DONE = {"finished": "finished", "unfinished": "resumes", "running": "is being trained", "missing": "not begun"}
 
 
@@ -92,6 +93,7 @@ def _report(trials: Sequence[Trial], console: Console) -> None:
     for row in rows:
         shown.add_row(Text(row.name), row.counted, row.first, row.best, row.last)
     console.print(shown)
+    console.say(_READ_HIGH)
     path = trials[0].folder / "report.html"
     write_atomic(path, _page(trials, measured, rows).encode(errors="replace"))
     console.say(f"{path}\nevery curve: astune view {trials[0].folder}")
@@ -107,7 +109,7 @@ def _held_out(trial: Trial, console: Console) -> HeldOut | None:
 
 
 class _Row:
-    """Trials that differ in their seeds alone: mean and standard deviation over those that were measured."""
+    """Trials that differ in their seeds alone: mean and standard deviation over those that are finished."""
 
     def __init__(self, name: str, trials: Sequence[Trial], scores: Sequence[HeldOut]) -> None:
         self.name = name
@@ -121,7 +123,8 @@ class _Row:
 def _groups(trials: Sequence[Trial], measured: Mapping[str, HeldOut | None]) -> Iterator[_Row]:
     for name in dict.fromkeys(trial.group for trial in trials):
         members = [trial for trial in trials if trial.group == name]
-        yield _Row(name, members, [score for trial in members if (score := measured[trial.name]) is not None])
+        finished = [measured[trial.name] for trial in members if trial.state == "finished"]
+        yield _Row(name, members, [score for score in finished if score is not None])
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -142,10 +145,11 @@ def _page(trials: Sequence[Trial], measured: Mapping[str, HeldOut | None], rows:
     columns = ["settings", "#runs", "#held-out before", "#best", "#last"]
     body = [
         f"<h1>{escape(name)}</h1>",
-        f'<p class="faint">{len(trials)} trials; success on the held-out tasks, mean ± standard deviation over seeds, '
-        "ordered by the last measurement. The best of several measurements is chosen by them, and reads high.</p>",
+        f'<p class="faint">{len(trials)} trials; success on the held-out tasks, mean ± standard deviation over the '
+        f"finished runs of a row, ordered by the last measurement. {_READ_HIGH}</p>",
         table(columns, ([escape(row.name), row.counted, row.first, row.best, row.last] for row in rows)),
         "<h2>Held-out success by step</h2>",
+        '<p class="faint">The mean of a row ends where one of its runs does.</p>',
         f'<figure>{svg_chart("held-out success", curves, from_zero=True)}</figure><ul class="keys">{keys}</ul>',
         "<h2>Runs</h2>",
         table(
@@ -161,15 +165,20 @@ def _cells(trial: Trial, score: HeldOut | None) -> list[str]:
 
 
 def _curve(group: str, index: int, trials: Sequence[Trial]) -> Line:
-    """The mean over seeds at each step, with a band of one standard deviation where there are several."""
+    """The mean over seeds at each step, with a band of one standard deviation where there are several.
+
+    It ends where the first of them does: the mean of those that go on is that of others.
+    """
     values: dict[int, list[float]] = {}
+    members = 0
     for trial in trials:
         if trial.group == group and trial.run is not None:
+            members += 1
             for line in RunDirectory.look_at(trial.run).metrics():
                 if (score := HeldOut.of([line])) is not None:
                     values.setdefault(line.step, []).append(score.last)
-    steps = sorted(values)
-    several = [step for step in steps if len(values[step]) > 1]
+    steps = [step for step in sorted(values) if len(values[step]) == members]
+    several = steps if members > 1 else []
     spread = {step: stdev(values[step]) for step in several}
     means = {step: fmean(values[step]) for step in steps}
     band = [(step, means[step] - spread[step], means[step] + spread[step]) for step in several]

@@ -189,10 +189,14 @@ class CheckpointStore:
         return None
 
     def best(self) -> Checkpoint | None:
-        """Return the best measured model; of equals the later one, and a superseded one last. The newest if none was
+        """Return the best measured model; of equals the earlier one, and a superseded one last. The newest if none was
         measured."""
         candidates = [*self.list()[::-1], *self._list_superseded()]
-        return max(candidates, key=lambda each: -math.inf if each.score is None else each.score, default=None)
+
+        def order(each: Checkpoint) -> tuple[float, bool, int]:
+            return (-math.inf, False, 0) if each.score is None else (each.score, not each.superseded, -each.step)
+
+        return max(candidates, key=order, default=None)
 
     def would_be_best(self, score: float) -> bool:
         """Return whether a new model of this score is to be kept: it beats the best, or equals a superseded one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,8 +10,6 @@ from astune.runs.episode_filter import EpisodeFilter
 from astune.runs.episodes import EpisodeReader
 
 _BINS = 12
-_MOST_VALUES = 50
-"""Maximum number of agents and errors, the most frequent ones."""
 
 _NAMED = ("split", "status", "error_type", "agent")
 _MEASURED: dict[str, tuple[str, dict[str, None]]] = {
@@ -81,7 +78,7 @@ def tasks(
 def _counts(reader: EpisodeReader, facet: str, wanted: EpisodeFilter) -> list[tuple[str, int]]:
     wanted = replace(wanted, **{facet: None})
     column, join = ("value", ", json_each(agents)") if facet == "agent" else (facet, "")
-    tail = f"AND {column} IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {_MOST_VALUES}"
+    tail = f"AND {column} IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1"
     return reader.select(f"{column}, COUNT(*)", wanted, tail, join=join)
 
 
@@ -97,14 +94,19 @@ def _histogram(reader: EpisodeReader, facet: str, wanted: EpisodeFilter) -> list
     [(low, high)] = reader.select(f"MIN({column}), MAX({column})", wanted)
     if not (math.isfinite(low) and math.isfinite(high)):
         return []
+    if isinstance(low, int):
+        width = -(-(high - low + 1) // _BINS)
+        counts = _counted(reader, column, wanted, low, width)
+        return [
+            (at, min(at + width - 1, high), counts.get((at - low) // width, 0)) for at in range(low, high + 1, width)
+        ]
+    counts = _counted(reader, column, wanted, low, (high - low) / _BINS)
     edges = [low + (high - low) * number / _BINS for number in range(_BINS)] + [high]
-    return _binned(reader, column, wanted, edges)
+    return [(edges[at], edges[at + 1], counts.get(at, 0)) for at in range(_BINS)]
 
 
-def _binned(reader: EpisodeReader, column: str, wanted: EpisodeFilter, edges: Sequence[float]) -> list[Bin]:
-    low, width = edges[0], edges[1] - edges[0]
+def _counted(reader: EpisodeReader, column: str, wanted: EpisodeFilter, low: float, width: float) -> dict[int, int]:
+    """The number of episodes in each bin."""
     # Numbers of ours, written as SQL can read them.
     number = f"MIN({_BINS - 1}, CAST(({column} - ({low!r})) / {width!r} AS INTEGER))"
-    tail = f"AND {column} IS NOT NULL GROUP BY 1"
-    counts = dict(reader.select(f"{number}, COUNT(*)", wanted, tail))
-    return [(edges[at], edges[at + 1], counts.get(at, 0)) for at in range(_BINS)]
+    return dict(reader.select(f"{number}, COUNT(*)", wanted, f"AND {column} IS NOT NULL GROUP BY 1"))

@@ -12,6 +12,8 @@ from astune.runs.metrics import MetricsLine
 
 SUCCESS = "reward/success_of_all"
 """The part of all held-out episodes that succeeded; those that did not finish count as failed."""
+UNFINISHED = "episodes/unfinished"
+"""Number of held-out episodes that did not finish."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
+_DIGITS = 9
 _Z = 1.959964
 """97.5 % quantile of the normal distribution."""
 
@@ -89,6 +90,17 @@ class OfTasks(NamedTuple):
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the rate on tasks like these."""
         return interval_of(self.successes / max(1, self.episodes), self.effective)
+
+
+def rate_text(rate: float) -> str:
+    """A number with two digits, or as many as it takes to tell a rate from none and from all; - if not known.
+
+    0.5 -> 0.50        249 of 250 -> 0.996        0.0004 -> 0.0004
+    """
+    if math.isnan(rate):
+        return "-"
+    digits = next((n for n in range(2, _DIGITS) if not 0 < rate < 1 or 0 < float(f"{rate:.{n}f}") < 1), _DIGITS)
+    return f"{rate:.{digits}f}"
 
 
 def interval_of(rate: float, effective: float) -> tuple[float, float]:

@@ -79,7 +79,7 @@ class MetricsLog:
             os.ftruncate(self._descriptor, self._size)
             fsync_folder(path.parent)
         self._started = time.monotonic() - (lines[-1].elapsed_s if lines else 0.0)
-        self._follower.on_open(lines[-1].step if lines else -1)
+        self._follower.on_open(max((line.step for line in lines), default=-1))
 
     def append(self, step: int, kind: MetricKind, metrics: Mapping[str, float]) -> MetricsLine:
         """Write one line, durably. Raises RunStoreError if it could not be written, and the log ends with the previous

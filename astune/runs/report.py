@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from astune.runs import (
     message_text,
     total_balance,
 )
-from astune.runs.held_out import SUCCESS
+from astune.runs.held_out import SUCCESS, UNFINISHED
 from astune.schema import Episode, Task, TokenBalance
 
 _MAX_DIGITS = 100
@@ -128,7 +128,7 @@ def read_report(run: RunDirectory, *, examples: int = 3) -> RunReport:
             _compare(episodes, before.step, episodes_of_model, after.step, examples) if before and after else []
         )
         measured = episodes.episodes(step=before.step, split="validation") if before else iter(())
-        baseline = mean_baseline(episode.task for episode in measured)
+        baseline = mean_baseline({episode.task.task_id: episode.task for episode in measured}.values())
     steps = [line for line in lines if line.kind == "train"]
     return RunReport(
         path=run.path,
@@ -200,24 +200,28 @@ def transcript(episode: Episode) -> Transcript:
 
 
 def finished(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
-    """Return the completed steps and measurements, which are those with a line of metrics.
+    """Return the completed steps and measurements, which are those with a line of metrics; see `over_all`."""
+    lines = list(lines)
+    done = {(line.kind, line.step) for line in lines}
+    return [each for each in over_all(summaries, lines) if (each.split, each.step) in done and each.episodes]
 
-    The `episodes` of a measurement are all that were to be measured: those that did not finish count as failed, as
-    where the best model is chosen.
-    """
-    done = {(line.kind, line.step): line.metrics.get(SUCCESS, math.nan) for line in lines}
+
+def over_all(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
+    """The same with all `episodes` that were to be measured: those that did not finish count as failed, as where the
+    best model is chosen."""
+    metrics = {line.step: line.metrics for line in lines if line.kind == "validation"}
     return [
-        _of_all(each, done[each.split, each.step])
-        for each in summaries
-        if (each.split, each.step) in done and each.episodes
+        _with_unfinished(each, metrics.get(each.step, {})) if each.split == "validation" else each for each in summaries
     ]
 
 
-def _of_all(summary: StepSummary, success: float) -> StepSummary:
-    """The summary over all episodes of which the part `success` succeeded; as it is where that is not known."""
-    if not success > 0:
+def _with_unfinished(summary: StepSummary, metrics: Mapping[str, float]) -> StepSummary:
+    """Runs of earlier versions have no count of what did not finish: it follows from the rate, unless that is 0."""
+    if not summary.episodes:
         return summary
-    episodes = max(summary.episodes, round(summary.successes / success))
+    success = metrics.get(SUCCESS, 0.0)
+    derived = summary.successes / success - summary.episodes if success > 0 else 0.0
+    episodes = summary.episodes + max(0, round(metrics.get(UNFINISHED, derived)))
     return replace(summary, episodes=episodes, effective=summary.effective * episodes / summary.episodes)
 
 
@@ -229,8 +233,9 @@ def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | 
 def _trained_s(lines: Sequence[MetricsLine], until: float) -> float:
     """Return the seconds of training up to a step: the trainer's own count, or the elapsed time if it has none."""
     reached = [line for line in lines if line.step <= until]
-    counted = [line.metrics["time/trained_s"] for line in reached if "time/trained_s" in line.metrics]
-    if counted:
+    # A measurement may be recorded after later steps, and has their seconds.
+    steps = [line.metrics for line in reached if line.kind == "train"]
+    if counted := [metrics["time/trained_s"] for metrics in steps if "time/trained_s" in metrics]:
         return counted[-1]
     return reached[-1].elapsed_s - lines[0].elapsed_s if reached else 0.0
 

@@ -26,7 +26,7 @@ from astune.runs.held_out import SUCCESS
 from astune.schema import Episode, EpisodeGroup, Split, TokenBalance, TrainerError, TrainingBatch
 from astune.trainer.batch import batch_of
 from astune.trainer.league import league_metrics
-from astune.trainer.measures import engine_metrics, episode_metrics, success_of_all
+from astune.trainer.measures import engine_metrics, episode_metrics, of_all
 from astune.trainer.own_logprobs import OwnLogprobs, of_sampled
 from astune.trainer.resume_point import ResumePoint
 from astune.trainer.reward_watch import RewardWatch
@@ -211,7 +211,7 @@ class StepLedger:
         self._require_episodes(rollouts.groups, at_start=step == 0)
         measures = rollouts.metrics()
         expected = self._n_validation_tasks * self._config.trainer.validation.num_repeat
-        measures[SUCCESS] = success_of_all(measures, expected)
+        measures |= of_all(measures, expected)
         self._record(step, "validation", measures, seconds, self.resume_point.trained_s)
         self._scores[step] = measures[SUCCESS]
         return measures[SUCCESS]

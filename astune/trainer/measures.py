@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
 from astune.engine.base import EngineStats
+from astune.runs.held_out import SUCCESS, UNFINISHED
 from astune.schema import EpisodeGroup
 
 
@@ -57,12 +58,16 @@ def _mean(values: Sequence[float]) -> float:
         return sum(value / len(values) for value in values)
 
 
-def success_of_all(measures: dict[str, float], expected: int) -> float:
-    """The part of `expected` episodes that succeeded.
+def of_all(measures: Mapping[str, float], expected: int) -> dict[str, float]:
+    """The part of `expected` episodes that succeeded, and how many of them did not finish.
 
     What was not measured counts as failed, so that an outage neither ends a run nor chooses its best model.
     """
-    return measures.get("reward/success_rate", 0.0) * measures["episodes/finished"] / max(1, expected)
+    finished = measures["episodes/finished"]
+    return {
+        SUCCESS: measures.get("reward/success_rate", 0.0) * finished / max(1, expected),
+        UNFINISHED: expected - finished,
+    }
 
 
 def engine_metrics(counted: EngineStats, seconds: float) -> dict[str, float]:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from astune.runs import EpisodeReader, NoEpisodeError, RunNotes, StepSummary, catalogue
+from astune.runs import EpisodeReader, MetricsLine, NoEpisodeError, RunNotes, StepSummary, catalogue
+from astune.runs.report import over_all
 from astune.schema import RunStoreError, Vocabulary
 from astune.serving import read_json
 from astune.viewer._answers import Refusal
@@ -57,7 +58,7 @@ class Api:
         run = self.library.run(name)
         with_episodes: dict[str, Any] = {"steps": [], "agents": [], "errors": []}
         with suppress(Refusal, RunStoreError):  # which `problems` tell
-            with_episodes = run.ask(_summed_up)
+            with_episodes = run.ask(lambda reader: _summed_up(reader, run.metrics().lines))
         info = run.info()
         return {
             "run": run.name,
@@ -151,9 +152,9 @@ def _ask(run: ViewedRun, question: Callable[[EpisodeReader], T]) -> T:
         raise Refusal(404, missing, hint=_FIND_IDS) from error
 
 
-def _summed_up(reader: EpisodeReader) -> dict[str, Any]:
+def _summed_up(reader: EpisodeReader, lines: Sequence[MetricsLine]) -> dict[str, Any]:
     return {
-        "steps": [_step(summary) for summary in reader.summaries()],
+        "steps": [_step(summary) for summary in over_all(reader.summaries(), lines)],
         "agents": reader.agents(),
         "errors": reader.errors(),
     }

@@ -139,6 +139,47 @@ def test_held_out_episodes_that_did_not_finish_count_as_failed(tmp_path: Path) -
     assert f"0.25 ({low:.2f}-{high:.2f})   0.25 ({low:.2f}-{high:.2f})" in printed(run.path)
 
 
+def test_a_measurement_without_a_success_counts_what_did_not_finish(tmp_path: Path) -> None:
+    """Of 20 tasks 16 fail and four cannot be measured; then 7 succeed."""
+    with RunDirectory.create(tmp_path, "calculator") as run:
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            for step, n_finished, n_good in ((0, 16, 0), (2, 20, 7)):
+                for task in range(20):
+                    made = episode(step, task, "validation", success=task < n_good, answer="")
+                    if task >= n_finished:
+                        made.status, made.reward, made.error = "error", None, "EnvError: it is down"
+                    episodes.append(made)
+                if step:
+                    episodes.append(episode(step, 0, "train", success=True, answer=""))
+                    metrics.append(step, "train", {"time/trained_s": 30.0})
+                    metrics.append(step + 1, "train", {"time/trained_s": 50.0})
+                values = {"reward/success_of_all": n_good / 20, "episodes/unfinished": 20 - n_finished}
+                metrics.append(step, "validation", values | {"time/trained_s": 50.0 if step else 0.0})
+                run.checkpoints.save(step, model=lambda folder: None, score=n_good / 20)
+        run.finish("finished")
+    text = printed(run.path)
+    assert f"0.00 (0.00-{wilson_interval(0, 20)[1]:.2f})" in text
+    assert text.splitlines()[-1] == "held-out success 0.00 -> 0.35 in 2 steps, 30 s", (
+        "the measurement came after step 3"
+    )
+
+
+def test_the_score_of_a_simple_rule_counts_each_task_once(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path, "calculator") as run:
+        with run.open_metrics() as metrics, run.open_episodes() as episodes:
+            for task, attempts in enumerate((2, 1)):
+                for attempt in range(attempts):
+                    made = episode(0, task, "validation", success=True, answer="")
+                    made.task.metadata["baseline"] = float(task == 0)
+                    if attempt + 1 < attempts:
+                        made.status, made.reward, made.error = "error", None, "EnvError: it is down"
+                        made.episode_id += "-failed"
+                    episodes.append(made)
+            metrics.append(0, "validation", {"reward/success_of_all": 1.0})
+        run.finish("finished")
+    assert read_report(RunDirectory.open(run.path)).baseline == 0.5
+
+
 def test_what_a_simple_rule_reaches_is_said_beside_it_where_the_tasks_know(generated) -> None:
     said = "a simple rule without a model succeeds on 0.25 of the same tasks (their `baseline`)"
     assert said in printed(generated(baseline=0.25))

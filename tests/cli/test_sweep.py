@@ -185,6 +185,37 @@ def test_a_run_with_damaged_metrics_is_named_and_the_others_are_reported(
     assert "0.500 (step 0)" in page
 
 
+def measured(step: int, success: float) -> str:
+    line = {
+        "step": step,
+        "kind": "validation",
+        "time": 1,
+        "elapsed_s": 1,
+        "metrics": {"reward/success_of_all": success},
+    }
+    return json.dumps(line) + "\n"
+
+
+def test_means_are_those_of_finished_runs_and_curves_end_where_one_of_them_does(
+    conf: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = trials_of(conf, [], 3, [])
+    scores = [[0.1, 0.9], [0.1, 0.5, 0.7], [0.2]]
+    for trial, own, end in zip(trials, scores, ("finished", "finished", "failed"), strict=True):
+        lines = "".join(measured(2 * at, score) for at, score in enumerate(own))
+        (write(trial, end) / "metrics.jsonl").write_text(lines)
+    monkeypatch.setattr("astune.cli._sweep.run_trial", lambda *_: 1)
+    with pytest.raises(SystemExit) as ended:
+        run(["sweep", str(conf), "--seeds", "3"])
+    assert ended.value.code == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 of 3 0.100 ± 0.000 0.800 ± 0.141 0.800 ± 0.141" in shown
+    assert "reads high" in shown
+    page = (trials[0].folder / "report.html").read_text(encoding="utf-8")
+    assert "step 0: 0.1333</title>" in page
+    assert "step 2: " not in page
+
+
 def test_each_configuration_is_read_once_however_often_runs_are_looked_for(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,11 +76,14 @@ def test_a_model_that_is_still_to_be_measured_stays_until_it_is(tmp_path) -> Non
     assert [(each.step, each.score) for each in store.list()] == [(11, 0.9), (12, 0.1)]
 
 
-def test_a_later_measurement_of_the_same_score_is_the_best(tmp_path) -> None:
+def test_of_equal_scores_the_first_is_the_best_as_reports_and_the_viewer_have_it(tmp_path) -> None:
     store = CheckpointStore(tmp_path)
-    for step in (1, 2):
+    for step in (1, 2, 3):
         save(store, step, 1.0)
-    assert [checkpoint.step for checkpoint in store.list()] == [2]
+    assert [checkpoint.step for checkpoint in store.list()] == [1, 3]
+    best = store.best()
+    assert best is not None
+    assert (best.step, store.would_be_best(1.0)) == (1, False)
 
 
 def test_the_same_step_can_be_saved_again(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -9,7 +10,7 @@ from examples import some
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.runs.interval import OfTasks, wilson_interval
+from astune.runs.interval import OfTasks, rate_text, wilson_interval
 
 
 @given(st.lists(st.booleans(), min_size=1))
@@ -64,3 +65,20 @@ def test_of_few_tasks_the_interval_holds_for_other_tasks_too(episodes: list[int]
         low, high = OfTasks.of((sum(draw.random() < rate for _ in range(n)), n) for rate, n in rates).interval
         held += low <= 0.5 <= high
     assert held / 600 > 0.92
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0.0, "0.00"),
+        (1.0, "1.00"),
+        (0.996, "0.996"),
+        (0.99996, "0.99996"),
+        (0.0004, "0.0004"),
+        (-1.234, "-1.23"),
+        (math.nan, "-"),
+        (1e-300, "0.000000000"),
+    ],
+)
+def test_a_rate_is_told_from_none_and_from_all(rate: float, text: str) -> None:
+    assert rate_text(rate) == text

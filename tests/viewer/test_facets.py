@@ -45,6 +45,15 @@ def client(run: Path) -> Iterator[httpx.Client]:
         yield client
 
 
+def test_lengths_are_in_bins_of_whole_numbers_that_the_filter_takes(client):
+    bins = get(client, "facets", run="", split="train")["n_tokens"]
+    assert len(bins) > 1
+    assert sum(count for *_, count in bins) == get(client, "episodes", run="", split="train")["total"]
+    for low, high, count in bins:
+        asked = {"min_tokens": low, "max_tokens": high}
+        assert get(client, "episodes", run="", split="train", **asked)["total"] == count
+
+
 def test_values_are_counted_under_all_filters_but_their_own(client):
     found = get(client, "facets", run="", split="validation", status="success")
     assert dict(found["split"]) == {"validation": 6, "train": 20}

@@ -14,8 +14,8 @@ export interface ChartKind {
   unit: string
   /** What it shows, as the catalogue has it. */
   meaning: string
-  /** Curves that every run has at most once: a measurement, of training or held-out steps. */
-  metrics: { name: string; split: Split }[]
+  /** Curves that every run has at most once: a measurement, of training or held-out steps; `old` is its name in runs of earlier versions. */
+  metrics: { name: string; split: Split; old?: string }[]
   /** Or curves of one run only, one for each part that it has. */
   parts?: (run: RunMetrics, setup: Run | null) => Part[]
   /** The scale of the axis begins at 0. */
@@ -51,10 +51,12 @@ export interface Curve {
 
 const both = (name: string): ChartKind['metrics'] => [
   { name, split: 'train' },
-  { name, split: 'validation' },
+  name === SUCCESS ? { name: HELD_OUT_SUCCESS, split: 'validation', old: name } : { name, split: 'validation' },
 ]
 
 const SUCCESS = 'reward/success_rate'
+/** Of held-out episodes, those that did not finish count as failed, as where the best model is chosen. */
+const HELD_OUT_SUCCESS = 'reward/success_of_all'
 /** What most readers look at first, by the chart's key. */
 const OVERVIEW: { [key: string]: string } = {
   reward: 'reward/mean',
@@ -69,7 +71,7 @@ const OVERVIEW: { [key: string]: string } = {
   speed: 'engine/tokens_per_s_out',
 }
 /** All metrics that the first charts are drawn of. */
-export const FIRST_METRICS = [...Object.values(OVERVIEW), 'time/*', 'balance/*', 'episodes/failed_attempts']
+export const FIRST_METRICS = [...Object.values(OVERVIEW), HELD_OUT_SUCCESS, 'time/*', 'balance/*', 'episodes/failed_attempts']
 const FROM_ZERO = ['train/lr', 'train/grad_norm']
 const SAMPLED = 'balance/sampled'
 const TRAINING_ONLY = ['engine/tokens_per_s_out']
@@ -125,11 +127,11 @@ export function curves(kind: ChartKind, runs: RunMetrics[], setup: Run | null, a
   }
   return runs.flatMap((run, index) => {
     const at = placeOn(axis, run)
-    return kind.metrics.flatMap(({ name, split }): Curve[] => {
-      const lines = run.lines.filter((line) => line.kind === split && name in line.metrics)
+    return kind.metrics.flatMap(({ name, split, old = name }): Curve[] => {
+      const lines = run.lines.filter((line) => line.kind === split && (name in line.metrics || old in line.metrics))
       if (lines.length === 0) return []
-      const points = lines.map((line): [Moment, number | null] => [line, line.metrics[name] ?? null])
-      const band = index === 0 && axis === 'step' && name === SUCCESS && split === 'validation' ? intervals(lines, setup) : undefined
+      const points = lines.map((line): [Moment, number | null] => [line, line.metrics[name in line.metrics ? name : old] ?? null])
+      const band = index === 0 && axis === 'step' && old === SUCCESS && split === 'validation' ? intervals(lines, setup) : undefined
       return [{ label: run.run, run: index, part: 0, split, points: ascending(placed(points, at)), band }]
     })
   })

@@ -210,6 +210,20 @@ it('has a chart for every metric, those that the catalogue does not know last', 
   expect(curves(kinds[0]!, runs, null, 'step').map(({ split, points }) => [split, points])).toEqual([['train', [[1, 1]]]])
 })
 
+it('counts held-out episodes that did not finish as failed, where the run knows of them', () => {
+  const line = (step: number, kind: 'train' | 'validation', metrics: { [name: string]: number }) => ({ step, kind, time: 0, elapsed_s: 0, metrics })
+  const lines = [
+    line(1, 'train', { 'reward/success_rate': 0.5 }),
+    line(1, 'validation', { 'reward/success_rate': 0.9 }),
+    line(2, 'validation', { 'reward/success_rate': 0.9, 'reward/success_of_all': 0.45 }),
+  ]
+  const kind = overview([]).find(({ key }) => key === 'success')!
+  expect(curves(kind, [{ run: 'a', lines }], null, 'step').map(({ split, points }) => [split, points])).toEqual([
+    ['train', [[1, 0.5]]],
+    ['validation', [[1, 0.9], [2, 0.45]]],
+  ])
+})
+
 it('smooths what is known and leaves what is not', () => {
   const points: [number, number | null][] = [[1, 0], [2, 1], [3, null], [4, 1]]
   expect(smoothed(points, 0)).toBe(points)
