@@ -177,7 +177,10 @@ def _added(algorithm: Algorithm, episode: Episode, part: Sequence[MessageNode] |
     if part is None:
         return algorithm.shaping(episode)
     own = {node.node_id for node in part}
-    nodes = [replace(node, trainable=node.trainable and node.node_id in own) for node in episode.forest.nodes]
+    nodes = [
+        replace(node, trainable=False) if node.trainable and node.node_id not in own else node
+        for node in episode.forest.nodes
+    ]
     return algorithm.shaping(replace(episode, forest=replace(episode.forest, nodes=nodes)))
 
 

@@ -78,11 +78,11 @@ def _curve(line: Line, place: _Place) -> Iterable[str]:
     if line.band:
         way = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
         yield f'<path class="band {line.style}" d="{_path(way, place)}Z"/>'
-    ways = (list(run) for is_shown, run in groupby(line.points, lambda point: math.isfinite(point[1])) if is_shown)
-    if way := "".join(_path(run, place) for run in ways):
+    pieces = [list(piece) for known, piece in groupby(line.points, lambda point: math.isfinite(point[1])) if known]
+    if way := "".join(_path(piece, place) for piece in pieces):
         yield f'<path class="line {line.style}" d="{way}"/>'
-    if len(line.points) <= _DOTS_UP_TO:
-        for x, y in (point for point in line.points if math.isfinite(point[1])):
+    for piece in pieces:
+        for x, y in piece if len(line.points) <= _DOTS_UP_TO or len(piece) == 1 else ():
             yield (
                 f'<circle class="{line.style}" cx="{place.x(x)}" cy="{place.y(y)}" r="3">'
                 f"<title>{escape(line.label)}, step {shown(x)}: {shown(y)}</title></circle>"

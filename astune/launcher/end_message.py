@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from astune.runs import RunDirectory
+from astune.runs.interval import rate_text
 from astune.schema import RunStoreError, start_in_thread
 
 DEADLINE_S = 5.0
@@ -73,7 +74,8 @@ def _message(run: RunDirectory, status: EndStatus, reason: str) -> str:
     latest, best = run.checkpoints.latest(), run.checkpoints.best()
     step = f"after step {latest.step}" if latest is not None else "before its first checkpoint"
     if status == "success":
-        score = f", best validation success {best.score:.2f}" if best is not None and best.score is not None else ""
+        measured = best.score if best is not None else None
+        score = "" if measured is None else f", best validation success {rate_text(measured)}"
         return f"{experiment} finished {step}{score}"
     if status == "interrupted":
         return f"{experiment} was interrupted {step}"

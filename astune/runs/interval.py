@@ -99,7 +99,10 @@ def rate_text(rate: float) -> str:
     """
     if math.isnan(rate):
         return "-"
-    digits = next((n for n in range(2, _DIGITS) if not 0 < rate < 1 or 0 < float(f"{rate:.{n}f}") < 1), _DIGITS)
+    rate = round(rate, _DIGITS) + 0.0  # which makes -0.0 a 0
+    digits = 2
+    while rate not in (0.0, 1.0) and float(f"{rate:.{digits}f}") in (0.0, 1.0):
+        digits += 1
     return f"{rate:.{digits}f}"
 
 

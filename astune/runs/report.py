@@ -217,11 +217,12 @@ def over_all(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> 
 
 def _with_unfinished(summary: StepSummary, metrics: Mapping[str, float]) -> StepSummary:
     """Runs of earlier versions have no count of what did not finish: it follows from the rate, unless that is 0."""
-    if not summary.episodes:
-        return summary
     success = metrics.get(SUCCESS, 0.0)
     derived = summary.successes / success - summary.episodes if success > 0 else 0.0
-    episodes = summary.episodes + max(0, round(metrics.get(UNFINISHED, derived)))
+    unfinished = max(0, round(metrics.get(UNFINISHED, derived)))
+    if not summary.episodes:
+        return replace(summary, episodes=unfinished, effective=float(min(unfinished, summary.tasks)))
+    episodes = summary.episodes + unfinished
     return replace(summary, episodes=episodes, effective=summary.effective * episodes / summary.episodes)
 
 

@@ -22,6 +22,7 @@ import orjson
 from astune.runs._files import fsync_folder, fsync_tree, store_errors
 from astune.runs.checkpoints import Checkpoint, CheckpointStore
 from astune.runs.episode_store import NOTHING, EpisodeStore
+from astune.runs.interval import rate_text
 from astune.runs.metrics import MetricsLog, encoded
 
 SUPERSEDED = "superseded"
@@ -129,4 +130,4 @@ def _next(folder: Path) -> Path:
 
 
 def _success(model: Checkpoint) -> str:
-    return "" if model.score is None else f" with validation success {model.score:.2f}"
+    return "" if model.score is None else f" with validation success {rate_text(model.score)}"

@@ -65,7 +65,7 @@ class Episode:
     """Treatment, in its timelines, of tokens that were sampled under a grammar."""
 
     left_out: dict[int, str] = field(default_factory=dict[int, str])
-    """Sampled messages that `trainer.samples` excludes from training, by node id, with the reason; not recorded."""
+    """Sampled messages that are excluded from training, by node id, with the reason; not recorded."""
 
     @cached_property
     def timelines(self) -> list[Timeline]:
@@ -134,4 +134,4 @@ class TrainingBatch:
     """[groups][episodes of the group]"""
     flat: list[EpisodeGroup] = field(default_factory=list[EpisodeGroup])
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """Sampled tokens excluded by `trainer.samples`, by account."""
+    """Sampled tokens of the groups that are excluded from training, by account."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from math import isnan
+from math import isnan, nan
 
 from astune.algorithm import Algorithm, advantages_of, without_variance
 from astune.config.samples import SampleRule
@@ -47,6 +47,7 @@ def batch_of(
     algorithm: Algorithm,
     rules: Sequence[SampleRule] = (),
     policy_of: PolicyOf | None = None,
+    tasks_per_step: int | None = None,
 ) -> TrainingBatch:
     """The groups of a step that are trained, with their advantages.
 
@@ -56,22 +57,28 @@ def batch_of(
         rules: those of `trainer.samples`.
         policy_of: of a run of several policies. Messages of a policy whose own advantages in a group are all zero are
             left out, as the group would be were the policy trained alone.
+        tasks_per_step: the number of groups of a step; what dynamic sampling replaced is not among the flat ones.
     """
     used = [group for group in groups if group.dropped is None]
     rows = advantages_of(algorithm, used)
     quiet = _quiet_policies(algorithm, used, rows, policy_of) if policy_of else [set[str]() for _ in used]
     flat = [_ruled(group, rules) for group in groups if group.dropped == NO_VARIANCE]
+    if tasks_per_step is not None:
+        flat = flat[: max(0, tasks_per_step - len(used))]
     batch = TrainingBatch(step, [], [], flat=[group for group in flat if trains(group)])
     for group, advantages, silenced in zip(used, rows, quiet, strict=True):
         ruled, left_out = apply_rules(rules, group, advantages) if rules else (advantages, Counter[str]())
-        if policy_of and silenced:
-            left_out[NO_VARIANCE_FOR_POLICY] = sum(_silence(one, silenced, policy_of) for one in group.episodes)
         batch.left_out += left_out
+        if policy_of and silenced:
+            pairs = zip(group.episodes, ruled, strict=True)
+            ruled = [_without(episode, own, silenced, policy_of, batch.left_out) for episode, own in pairs]
         if trains(group):
             batch.groups.append(group)
             batch.advantages.append(ruled)
         else:
             group.dropped = NOTHING_LEFT if left_out else ALL_MASKED
+            if silenced:
+                batch.flat.append(group)
     return batch
 
 
@@ -85,7 +92,7 @@ def _ruled(group: EpisodeGroup, rules: Sequence[SampleRule]) -> EpisodeGroup:
         return group
     episodes = [replace(episode, left_out=dict(episode.left_out)) for episode in group.episodes]
     copy = EpisodeGroup(group.task, episodes, dropped=group.dropped)
-    apply_rules(rules, copy, [0.0 if episode.reward is not None else float("nan") for episode in episodes])
+    apply_rules(rules, copy, [0.0 if episode.reward is not None else nan for episode in episodes])
     return copy
 
 
@@ -117,15 +124,20 @@ def _by_policy(group: EpisodeGroup, row: Sequence[Advantage], policy_of: PolicyO
     return found
 
 
-def _silence(episode: Episode, policies: set[str], policy_of: PolicyOf) -> int:
-    """Leave out what these policies wrote; returns the number of tokens."""
-    nodes = [
-        node
-        for node in episode.trained_messages
-        if is_trained(node, episode.constrained_tokens)
-        and node.node_id not in episode.left_out
-        and policy_of(episode.target_of(node.agent)) in policies
-    ]
-    for node in nodes:
-        episode.leave_out(node.node_id, NO_VARIANCE_FOR_POLICY)
-    return sum(node.n_sampled for node in nodes)
+def _without(
+    episode: Episode, advantage: Advantage, policies: set[str], policy_of: PolicyOf, accounts: Counter[str]
+) -> Advantage:
+    """Leave out what these policies wrote, and return the advantages without it."""
+    if not isinstance(advantage, dict):
+        return advantage
+    kept = dict(advantage)
+    for node in episode.trained_messages:
+        if (
+            is_trained(node, episode.constrained_tokens)
+            and node.node_id not in episode.left_out
+            and policy_of(episode.target_of(node.agent)) in policies
+        ):
+            episode.leave_out(node.node_id, NO_VARIANCE_FOR_POLICY)
+            accounts[NO_VARIANCE_FOR_POLICY] += node.n_sampled
+            kept[node.node_id] = nan
+    return kept

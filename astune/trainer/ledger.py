@@ -141,7 +141,8 @@ class StepLedger:
         """
         self._require_episodes(rollouts.groups, at_start=step == 1)
         policy_of = self._config.policy_of if self._config.models else None
-        batch = batch_of(step, rollouts.groups, algorithm, self._config.trainer.samples, policy_of)
+        trainer = self._config.trainer
+        batch = batch_of(step, rollouts.groups, algorithm, trainer.samples, policy_of, trainer.tasks_per_step)
         rollouts.balance.trained -= batch.left_out.total()
         rollouts.balance.masked += batch.left_out
         return batch

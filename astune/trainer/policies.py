@@ -203,9 +203,11 @@ class Policies:
         Groups in which it wrote nothing are no part of it, and those that teach others alone are flat.
         """
         groups = [self._of_policy(group, policy) for group in batch.groups]
+        flat = [self._of_policy(group, policy) for group in batch.flat]
         kept = [pair for pair in zip(groups, batch.advantages, strict=True) if trains(pair[0])]
-        flat = [group for group in (self._of_policy(group, policy) for group in batch.flat) if trains(group)]
-        flat += [group for group in groups if self._is_flat_for(group, policy)]
+        flat = [group for group in flat if trains(group)] + [
+            group for group in (*groups, *flat) if self._is_flat_for(group, policy)
+        ]
         return replace(batch, groups=[group for group, _ in kept], advantages=[row for _, row in kept], flat=flat)
 
     def _of_policy(self, group: EpisodeGroup, policy: str) -> EpisodeGroup:

@@ -196,8 +196,7 @@ class PolicyTrainer:
         """
         trainer = self._config.trainer
         n_updates = min(trainer.loss.updates_per_step, len(batch.groups))
-        # What dynamic sampling replaced is not in the mean; what it could not replace is.
-        n_groups = max(len(batch.groups), min(trainer.tasks_per_step, len(batch.groups) + len(batch.flat)))
+        n_groups = len(batch.groups) + len(batch.flat)
         updates: list[list[MicroBatch]] = []
         for number in range(n_updates):
             part = slice(number, None, n_updates)

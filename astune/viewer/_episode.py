@@ -16,7 +16,7 @@ from astune.viewer._revision import episode_revision, group_of
 from astune.viewer._rows import advantage_of, row_json
 from astune.viewer._settings import Settings, policies_of
 
-LEFT_OUT = "left out by trainer.samples"
+LEFT_OUT = "left out of the update"
 
 
 def read_episode(
@@ -47,7 +47,7 @@ def read_episode(
 
 def messages_of(episode: Episode, row: EpisodeRow, vocabulary: Vocabulary | None) -> list[dict[str, Any]]:
     advantages = advantages_by_node(episode, row.advantages)
-    return [_message(node, advantages.get(node.node_id), vocabulary) for node in episode.forest.nodes]
+    return [_message(node, episode, advantages.get(node.node_id), vocabulary) for node in episode.forest.nodes]
 
 
 def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> dict[int, float]:
@@ -56,7 +56,7 @@ def advantages_by_node(episode: Episode, advantages: Sequence[float] | None) -> 
 
 
 def left_out(episode: Episode, advantages: Sequence[float] | None) -> dict[int, str]:
-    """The messages that `trainer.samples` left out: those without an advantage in an episode with a reward."""
+    """The messages that the update left out: those without an advantage in an episode with a reward."""
     if episode.reward is None:
         return {}
     return {node: LEFT_OUT for node, value in _by_node(episode, advantages).items() if math.isnan(value)}
@@ -93,7 +93,9 @@ def timelines_of(episode: Episode, row: EpisodeRow, policies: Mapping[str, str] 
     return found
 
 
-def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary | None) -> dict[str, Any]:
+def _message(
+    node: MessageNode, episode: Episode, advantage: float | None, vocabulary: Vocabulary | None
+) -> dict[str, Any]:
     return {
         "node": node.node_id,
         "parent": node.parent,
@@ -115,7 +117,7 @@ def _message(node: MessageNode, advantage: float | None, vocabulary: Vocabulary 
         "constraint": _constraint_text(node.constraint),
         "n_tokens": len(node.token_ids),
         "n_sampled": node.n_sampled,
-        "logprob_sum": math.fsum(node.logprobs) if node.logprobs is not None else None,
+        "logprob_sum": None if node.logprobs is None or episode.given else math.fsum(node.logprobs),
         "advantage": advantage,
         "raw": vocabulary.text(node.token_ids) if vocabulary is not None else None,
         "searched": _searched(node),

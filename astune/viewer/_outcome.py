@@ -55,7 +55,7 @@ def outcome_of(reader: EpisodeReader | None, lines: Sequence[MetricsLine]) -> di
 def before_and_after(
     measured: Sequence[StepSummary], lines: Iterable[MetricsLine]
 ) -> tuple[StepSummary | None, StepSummary | None]:
-    """The first measurement, and that of the best model: the first of the best, or the last where none is better."""
+    """The first measurement, and that of the best model after it: of equals the first."""
     if not measured:
         return None, None
     scores = {
@@ -68,8 +68,7 @@ def before_and_after(
     before, later = measured[0], measured[1:]
     if not later:
         return before, None
-    best = max(later, key=score)
-    return before, best if score(best) > score(before) else later[-1]
+    return before, max(later, key=score)
 
 
 def _measured(summary: StepSummary) -> dict[str, Any]:

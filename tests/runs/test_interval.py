@@ -77,7 +77,10 @@ def test_of_few_tasks_the_interval_holds_for_other_tasks_too(episodes: list[int]
         (0.0004, "0.0004"),
         (-1.234, "-1.23"),
         (math.nan, "-"),
-        (1e-300, "0.000000000"),
+        (-0.0004, "-0.0004"),
+        (1e-300, "0.00"),
+        (-1e-300, "0.00"),
+        (wilson_interval(4, 4)[1], "1.00"),
     ],
 )
 def test_a_rate_is_told_from_none_and_from_all(rate: float, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trainer_helpers import config, distance
 from transformers import AutoModelForCausalLM
 from two_policies import FARMERS, MODELS, WOLVES, batch, judged, loaded, several
 
+from astune.config.samples import SampleRule
 from astune.schema import ConfigError, TrainerError
 from astune.trainer.policy import PolicyTrainer
 from astune.trainer.samples import account
@@ -150,6 +152,31 @@ def test_a_policy_is_trained_on_the_groups_that_teach_it_something_as_alone(
         assert report.trained_tokens + together.left_out.total() == written
     for name, one in (("wolf", wolf), ("farmer", farmer)):
         assert distance(moved(policies[name], start), moved(one, start)) < 1e-5
+
+
+def test_a_group_of_which_another_policy_is_left_out_counts_in_the_mean_of_one_that_it_teaches_nothing(
+    small_folder: Path,
+) -> None:
+    """The second group varies for farmers alone, and a rule drops them; alone the wolf has two of four groups too."""
+    rules = [SampleRule(do="drop", target=["farmer"])]
+    together, alone = judged(1, rules=rules), judged(1, WOLVES)
+    assert [(len(one.groups), len(one.flat)) for one in (together, alone)] == [(2, 2), (2, 2)]
+    settings = {"optim": {"lr": 1e-2}}
+    report = loaded(small_folder, several(MODELS)).step(together)
+    expected = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, **settings)).step(alone)
+    assert report.metrics["policy/wolf/grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-5)
+
+
+def test_what_dynamic_sampling_replaced_is_in_no_policys_mean() -> None:
+    assert len(judged(1, tasks_per_step=3).flat) == 0
+    assert len(judged(1, tasks_per_step=4).flat) == 1
+
+
+def test_what_a_policy_is_not_trained_on_has_no_advantage_in_the_record() -> None:
+    [_, second, _] = judged(1).advantages
+    for own in second:
+        assert isinstance(own, dict)
+        assert sorted(map(math.isnan, own.values())) == [False, False, True, True, True], "of Ann, Bob and Ann again"
 
 
 def test_a_policy_whose_own_rewards_are_all_alike_stays_as_it_is(small_folder: Path) -> None:

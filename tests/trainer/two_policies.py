@@ -48,7 +48,7 @@ def batch(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBat
     return TrainingBatch(step, groups, [list(row) for row in advantages])
 
 
-def judged(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBatch:
+def judged(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS), **how: Any) -> TrainingBatch:
     """Four groups as a judge of targets rewards them: wolves alone differ, farmers alone, both, and neither.
 
     In the first no farmer spoke, as where an earlier version played them, and wolves of two groups are all alike.
@@ -63,7 +63,7 @@ def judged(step: int, agents: Sequence[str] = (*WOLVES, *FARMERS)) -> TrainingBa
             for message in own.forest.nodes:
                 message.trainable = message.trainable and message.agent in agents
     drop_without_variance(groups, GRPO())
-    return batch_of(step, groups, GRPO(), policy_of=str if len(agents) > 2 else None)
+    return batch_of(step, groups, GRPO(), policy_of=str if len(agents) > 2 else None, **how)
 
 
 def loaded(folder: Path, config: AstuneConfig) -> Policies:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from viewer_stage import get, make_episode, serving, writing
 
-from astune.runs import balance_metrics
+from astune.runs import RunDirectory, balance_metrics, runs_below
+from astune.runs.report import read_report
 from astune.schema import TokenBalance
 
 
@@ -48,10 +49,32 @@ def test_before_is_the_first_measurement_and_after_the_first_of_the_best(tmp_pat
     assert (told["after"]["low"], told["after"]["high"]) == pytest.approx((0.3006, 0.9544), abs=1e-4)
 
 
-def test_where_none_is_better_the_last_one_is_after(tmp_path):
-    write(tmp_path, {0: [True, True], 2: [True, False], 4: [False, False]})
+@pytest.mark.parametrize("later", [[True, False], [True, True]], ids=["worse", "as good"])
+def test_where_none_is_better_after_is_the_first_of_the_best_as_in_the_report(tmp_path, later):
+    write(tmp_path, {0: [True, True], 2: later, 4: later, 6: [False, False]})
     told = outcome(tmp_path)
-    assert (told["before"]["step"], told["after"]["step"]) == (0, 4)
+    assert (told["before"]["step"], told["after"]["step"]) == (0, 2)
+    [path] = runs_below(tmp_path)
+    run = RunDirectory.open(path)
+    for step, score in ((2, sum(later) / 2), (4, sum(later) / 2), (6, 0.0)):
+        run.checkpoints.save(step, model=lambda folder: None, score=score)
+    after = read_report(run).after
+    assert after is not None
+    assert after.step == 2
+
+
+def test_a_measurement_in_which_nothing_finished_is_one_without_a_success(tmp_path):
+    with writing(tmp_path) as run, run.open_episodes() as store, run.open_metrics() as metrics:
+        for step in (0, 2):
+            for task in range(4):
+                error = "EnvError: away" if step else None
+                store.append(make_episode(split="validation", step=step, task=f"t{task}", error=error))
+            values = {"reward/success_of_all": float(not step), "episodes/unfinished": 4.0 if step else 0.0}
+            metrics.append(step, "validation", values)
+    with serving(tmp_path) as client:
+        [found] = get(client, "runs")
+        [_, step] = get(client, "run", run=found["run"])["steps"]
+    assert (step["step"], step["episodes"], step["interval"]) == (2, 4, [0.0, pytest.approx(0.4899, abs=1e-4)])
 
 
 def test_what_did_not_finish_counts_as_failed_when_the_best_is_chosen(tmp_path):

@@ -75,7 +75,7 @@ def test_a_message_that_a_rule_left_out_carries_no_loss(tmp_path: Path):
         shown = get(client, "episode", **asked)
         first = get(client, "tokens", timeline=0, **asked)
     sampled = [span for span in first["spans"] if span["sampled"]]
-    assert [span["mask_reason"] for span in sampled] == [None, "left out by trainer.samples"]
+    assert [span["mask_reason"] for span in sampled] == [None, "left out of the update"]
     assert first["loss"] == [[sampled[0]["start"], sampled[0]["end"]]]
     assert [message["advantage"] for message in shown["messages"]][:4] == [None, 0.5, None, None]
     assert shown["timelines"][0]["n_trained"] == sampled[0]["end"] - sampled[0]["start"]
@@ -89,9 +89,11 @@ def test_given_answers_have_no_log_probabilities_of_an_engine(tmp_path: Path):
             store.append(each)
     with serving(run.path) as client:
         found = [get(client, "tokens", run="", id=each.episode_id)["logprobs"] for each in (sampled, given)]
+        cards = [get(client, "episode", run="", id=each.episode_id)["messages"][-1] for each in (sampled, given)]
     assert found[0]
     assert all(isinstance(value, float) for value in found[0])
     assert found[1] == [None] * len(found[0])
+    assert [card["logprob_sum"] is None for card in cards] == [False, True]
 
 
 def test_neighbouring_sampled_messages_are_one_run_of_loss(tmp_path: Path):
