@@ -48,6 +48,16 @@ class MicroBatch:
     order_E: NDArray[np.int64]
     """Map each of E tokens to the timelines' trained tokens, one timeline after another."""
 
+    def by_timeline(self, values_E: Tensor) -> Sequence[Tensor]:
+        """Part values of its trained tokens by timeline, each in the order of the timeline's `positions`."""
+        values = torch.empty_like(values_E)
+        values[torch.from_numpy(self.order_E).to(values_E.device)] = values_E
+        return values.split([len(timeline.positions) for timeline in self.timelines])
+
+    def per_token(self, values: Sequence[Tensor]) -> Tensor:
+        """Return what `by_timeline` parts [E]."""
+        return torch.cat(list(values))[torch.from_numpy(self.order_E).to(values[0].device)]
+
 
 def pack(
     timelines: Sequence[WeightedTimeline],

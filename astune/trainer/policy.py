@@ -37,6 +37,10 @@ from astune.trainer.step_report import StepReport
 
 _log = logging.getLogger(__name__)
 
+_MORE_WITHOUT_GRADIENT = 4
+"""Micro-batches whose tokens are computed together where no layer keeps anything: it takes less memory than one that
+is trained, of a model with more than a few layers."""
+
 
 class PolicyTrainer:
     """Owns the weights, and is their `WeightsSource`: `version` counts steps, and what `named_tensors` reads is valid
@@ -214,9 +218,12 @@ class PolicyTrainer:
 
     def packed(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
         """Timelines as the model reads them, in micro-batches that memory is bounded by."""
-        together = split(timelines, self._config.trainer.tokens_per_microbatch)
+        return list(self._laid_out(timelines, self._config.trainer.tokens_per_microbatch))
+
+    def _laid_out(self, timelines: Sequence[WeightedTimeline], max_tokens: int) -> Iterator[MicroBatch]:
+        together = split(timelines, max_tokens)
         parts = together if self._model.takes_trees else ([timeline] for timeline in timelines)
-        return [pack(part, self._model.device, self._grammars) for part in parts]
+        return (pack(part, self._model.device, self._grammars) for part in parts)
 
     def _with_start(self, timelines: Sequence[WeightedTimeline]) -> list[MicroBatch]:
         microbatches = self.packed(timelines)
@@ -229,10 +236,23 @@ class PolicyTrainer:
     def _with_old_logprobs(self, updates: list[list[MicroBatch]]) -> list[list[MicroBatch]]:
         """For updates after the first, record the log-probabilities of the policy that the batch came from.
 
-        In the first update the policy is that old policy, and the loss needs no note of it.
+        In the first update the policy is that old policy, and the loss needs no note of it. Nothing is kept for a
+        backward pass here, so that more timelines are computed together, and what they begin with alike once.
         """
-        for microbatch in (microbatch for update in updates[1:] for microbatch in update):
-            microbatch.inputs = replace(microbatch.inputs, old_logprob_E=self._logprobs(microbatch))
+        later = [microbatch for update in updates[1:] for microbatch in update]
+        together = self._laid_out(
+            [timeline for microbatch in later for timeline in microbatch.timelines],
+            self._config.trainer.tokens_per_microbatch * _MORE_WITHOUT_GRADIENT,
+        )
+        of_timeline: dict[int, Tensor] = {}
+        for microbatch in together:
+            for timeline, logprobs in zip(
+                microbatch.timelines, microbatch.by_timeline(self._logprobs(microbatch)), strict=True
+            ):
+                of_timeline[id(timeline)] = logprobs
+        for microbatch in later:
+            old_logprob_E = microbatch.per_token([of_timeline[id(timeline)] for timeline in microbatch.timelines])
+            microbatch.inputs = replace(microbatch.inputs, old_logprob_E=old_logprob_E)
         return updates
 
     def _logprobs(self, microbatch: MicroBatch) -> Tensor:

@@ -158,6 +158,7 @@ class PolicyModel:
         if self._engine_forward is not None:
             return self._engine_forward.computing(self, batch, within)
         is_long = self.tokens_kept is not None and len(batch.token_ids_T) > self.tokens_kept
+        is_long = is_long and torch.is_grad_enabled()  # else nothing is kept anyway
         return layers_recomputed(self.causal_lm, within) if is_long else Recomputing()
 
     def head(self, temperature: float) -> Head:
