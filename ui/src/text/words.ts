@@ -251,7 +251,7 @@ export const WORDS = {
   only_before: ['Measured once; the next measurement says what training did.', '只测量过一次；下一次测量才能说明训练的效果。'],
   overlap: ['The intervals overlap: chance alone may explain the difference.', '两个区间重叠：差异可能只是偶然。'],
   not_better: ['No measurement was better than the starting model.', '没有一次测量优于初始模型。'],
-  best_kept: ['After is the best of {n} measurements, which are also what chose it.', '“之后”是 {n} 次测量中最好的一次，它也由这些测量选出。'],
+  best_kept: ['After is the best of {n} measurements, which also chose it.', '“之后”是 {n} 次测量中最好的一次，也由它们选出。'],
   no_outcome: ['Nothing was measured yet', '还没有测量结果'],
   no_outcome_hint: ['The first step or measurement appears here when it is done.', '第一步或第一次验证完成后会显示在这里。'],
   warnings: ['Warnings', '警告'],
