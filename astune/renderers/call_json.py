@@ -56,6 +56,16 @@ def is_beyond_json(arguments: Any) -> bool:
     return False
 
 
+def is_object(arguments: Any) -> bool:
+    """Return whether arguments, or their text, are an object, as those of every call; none at all are an empty one."""
+    if isinstance(arguments, str) and arguments:
+        try:
+            return isinstance(json.loads(arguments), dict)
+        except (ValueError, RecursionError):
+            return False
+    return not arguments or isinstance(arguments, dict)
+
+
 def spelled(arguments: dict[str, Any]) -> str:
     """A call's arguments as its agent reads them."""
     return json.dumps(whole(arguments), ensure_ascii=False)

@@ -107,7 +107,7 @@ class TemplateRenderer:
         if self._knows_tools or not tools:
             try:
                 return self._reader.read(sampled_ids, prompt_ids, tools)
-            except RecursionError:  # arguments that are nested too deep
+            except (RecursionError, ValueError):  # nested too deep, or a number of more digits than Python reads
                 text = self.text(sampled_ids)
                 return Reply(text, malformed=[text])
         reply = self._reader.read(sampled_ids, prompt_ids, ())

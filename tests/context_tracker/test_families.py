@@ -103,6 +103,29 @@ def test_calls_are_read_as_the_template_writes_them(family: str, renderer: Templ
     assert ("You can call these tools:" in renderer.decode(asked)) == (family in PLAIN_TOOLS)
 
 
+def test_a_number_of_more_digits_than_python_reads_is_no_failure(renderer: TemplateRenderer) -> None:
+    [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
+    asked = renderer.render([ask], TOOLS).token_ids
+    text = renderer.decode(renderer.answer_ids([ask, called], TOOLS)).replace('"Oslo"', "1" * 4301)
+    reply = renderer.parse(renderer._template.encode(text), asked, TOOLS)
+    for _, arguments in reply.tool_calls:
+        assert isinstance(json.loads(arguments), dict)
+    assert "1" * 4301 in reply.content or reply.tool_calls
+
+
+@pytest.mark.parametrize("arguments", ['"two and two"', "[1, 2]", '"3"', '"[]"'])
+def test_arguments_that_are_no_object_make_no_call(renderer: TemplateRenderer, arguments: str) -> None:
+    [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
+    asked = renderer.render([ask], TOOLS).token_ids
+    text = renderer.decode(renderer.answer_ids([ask, called], TOOLS))
+    if '{"city": "Oslo"}' not in text:
+        pytest.skip("its arguments are not written as one JSON object")
+    text = text.replace('{"city": "Oslo"}', arguments)
+    reply = renderer.parse(renderer._template.encode(text), asked, TOOLS)
+    assert reply.tool_calls == []
+    assert arguments in reply.content
+
+
 def test_a_call_that_breaks_off_is_reported_and_kept_as_text(renderer: TemplateRenderer, family: str) -> None:
     if family == "llama3_2":
         pytest.skip("its calls are plain JSON without a mark, so that a broken one is text")
