@@ -74,9 +74,10 @@ def with_difficulty(
     observed: Callable[[int], AbstractContextManager[RolloutObserver]],
 ) -> list[Task]:
     """Return the tasks with `metadata.success_rate`: the fraction of `tries` episodes in which the experiment's model,
-    workflow and judge succeed. Tasks that could not be measured are omitted. Raises AstuneError if something that the
-    experiment needs is missing."""
-    config = changed(experiment.config, trainer={"validation": {"num_repeat": tries, "max_tasks": None}})
+    workflow and judge succeed, at the temperature of training. Tasks that could not be measured are omitted. Raises
+    AstuneError if something that the experiment needs is missing."""
+    sampled = {"num_repeat": tries, "max_tasks": None, "temperature": experiment.config.rollout.temperature}
+    config = changed(experiment.config, trainer={"validation": sampled})
     measured = replace(experiment, config=config)
     found = measure(measured, CompanionFlags(), console, observed, tasks)
     successes: dict[str, list[bool]] = defaultdict(list)

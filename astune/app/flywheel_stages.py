@@ -24,6 +24,7 @@ from astune.config.schema import TaskReaderConfig
 from astune.env_service.base import last_question, text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.interaction import digest_of
+from astune.feedback.masking import PATTERNS, Masker
 from astune.flywheel import Decision, Evidence, Turn, compare, decide, filtered
 from astune.flywheel.decision import MEASURED
 from astune.flywheel.evidence import plain
@@ -34,6 +35,8 @@ from astune.task_reader import open_task_reader
 from astune.task_reader.data_reader import tasks_in
 
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
+_MASKED_BEFORE = Masker(dict.fromkeys(PATTERNS, ""))
+"""What comes out of a store was masked when it was written, as that store asked for."""
 _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
 
 
@@ -178,7 +181,7 @@ class Stages:
         reader = self._experiment.config.task_reader
         with TemporaryDirectory() as temporary:
             path = Path(temporary) / "kept.sqlite3"
-            store = FeedbackStore(path)
+            store = FeedbackStore(path, _MASKED_BEFORE)
             for interaction in interactions:
                 store.add(interaction)
             for rating in ratings:

@@ -14,6 +14,7 @@ from astune.helper_model import Usage, metered
 from astune.rollout.verdict import TaskCoreArg
 from astune.rubrics import Agreement, Example, agreement, comparable
 from astune.schema import ConfigError, Reward, Task, call_user_code
+from astune.scoring.math_answer import after_marker, same_answer
 from astune.task_judge import GroupJudgeBase, JudgeBase, load_judge
 from astune.task_judge.calibration import Label
 from astune.task_judge.judged import problem_of
@@ -66,7 +67,7 @@ async def check_judge(
         raise ConfigError("the experiment has no judge", hint="set task_judge.judge_protocol")
     field_name = config.task_judge.reference_field
     known = [task for task in tasks if task.metadata.get(field_name) is not None]
-    if len({str(task.metadata[field_name]) for task in known}) < 2:
+    if not any(_differ(task, known[0], field_name) for task in known):
         raise ConfigError(
             f"two tasks with different reference answers in metadata.{field_name} are needed",
             hint="set task_judge.reference_field to the field that holds them",
@@ -154,9 +155,14 @@ def _inputs(task: Task, answer: str) -> dict[str, Any]:
 
 
 def _answers(task: Task, known: Sequence[Task], field_name: str) -> tuple[str, str]:
-    good = str(task.metadata[field_name])
-    bad = next(str(other.metadata[field_name]) for other in known if str(other.metadata[field_name]) != good)
-    return good, bad
+    other = next(other for other in known if _differ(task, other, field_name))
+    return str(task.metadata[field_name]), str(other.metadata[field_name])
+
+
+def _differ(one: Task, other: Task, field_name: str) -> bool:
+    """Return whether two references are different answers: worked solutions may end in the same one."""
+    first, second = (after_marker(str(task.metadata[field_name])) for task in (one, other))
+    return not same_answer(first, second)
 
 
 def _most(values: Sequence[float]) -> float:

@@ -135,7 +135,8 @@ class FeedbackStore:
             return new.rowcount > 0
 
     def rate(self, rating: Rating) -> bool:
-        """Store a rating; False where an equal one exists. Raises KeyError if no interaction has its id."""
+        """Store a rating; False where an equal one exists, which then has the later of both times: who says the same
+        again after another word means it. Raises KeyError if no interaction has its id."""
         with self._writing():
             return self._rate(rating)
 
@@ -165,7 +166,11 @@ class FeedbackStore:
             masked.weight,
             masked.created_at,
         )
-        return self._file.execute(f"INSERT OR IGNORE INTO ratings ({_RATING}) VALUES ({_marks(9)})", row).rowcount > 0
+        new = self._file.execute(f"INSERT OR IGNORE INTO ratings ({_RATING}) VALUES ({_marks(9)})", row).rowcount > 0
+        if not new:
+            again = "UPDATE ratings SET created_at = max(created_at, ?) WHERE digest = ?"
+            self._file.execute(again, (masked.created_at, masked.digest))
+        return new
 
     def replace_implicit(self, ratings: list[Rating]) -> None:
         """Put these in the place of all implicit ratings that were derived before."""
@@ -193,7 +198,7 @@ class FeedbackStore:
 
     def ratings(self, only: Collection[str] | None = None) -> Iterator[Rating]:
         """All of them, or those with these digests, by interaction and time."""
-        ordered = f"SELECT {_RATING} FROM ratings ORDER BY interaction, created_at, digest"
+        ordered = f"SELECT {_RATING} FROM ratings ORDER BY interaction, created_at, rowid"
         with self._transaction():
             rows = self._file.execute(ordered).fetchall()
         for digest, *values in rows:

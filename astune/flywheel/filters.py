@@ -146,10 +146,10 @@ def _outliers(evidence: Evidence) -> None:
             if right is not None:
                 compared[rater] += 1
                 against[rater] += _contradicts(word, right)
-    own = _by_rater(evidence)
     for rater, n in compared.items():
         if n >= _COMPARED and 2 * against[rater] > n:
-            evidence.drop("outlier", own[rater], f"contradicts the others in {against[rater]} of {n} cases")
+            own = [each for each in evidence.ratings if evidence.rater(each) == rater]  # implicit ones too
+            evidence.drop("outlier", own, f"contradicts the others in {against[rater]} of {n} cases")
     _drop_odd_rates(evidence)
 
 

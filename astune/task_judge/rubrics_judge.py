@@ -12,6 +12,9 @@ from astune.schema import ConfigError, Reward
 from astune.task_judge.judge_base import GroupJudgeBase
 from astune.task_judge.judged import Inputs, problem_of, reply_of, task_of
 
+_ROUNDING = 1e-9
+"""A weighted mean of marks that is exactly the limit may be computed a little below it."""
+
 
 class RubricsJudge(GroupJudgeBase):
     """The weighted part of its rubrics that an answer meets, from 0 to 1, as a helper model sees it.
@@ -52,7 +55,12 @@ class RubricsJudge(GroupJudgeBase):
     def _reward(self, marks: list[float], metrics: dict[str, float]) -> Reward:
         reward = weighted(self._rubrics, marks)
         met = {rubric.text: mark for rubric, mark in zip(self._rubrics.rubrics, marks, strict=True)}
-        return Reward(raw_reward=reward, is_success=reward >= self._success, metadata={"rubrics": met}, metrics=metrics)
+        return Reward(
+            raw_reward=reward,
+            is_success=reward >= self._success - _ROUNDING,
+            metadata={"rubrics": met},
+            metrics=metrics,
+        )
 
 
 def weighted(rubrics: Rubrics, marks: list[float]) -> float:

@@ -47,6 +47,18 @@ def test_a_judge_that_obeys_what_it_judges_is_found_out(
     assert ("fault: an answer that orders the judge earns more" in told) == (status == 1)
 
 
+def test_worked_solutions_that_end_in_the_same_answer_are_no_wrong_ones_for_each_other(
+    astune: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    conf = written(tmp_path, {"judge_protocol": "math"}, {})
+    solved = [("4 * 4.5", "4*4.5=18\n#### 18"), ("9 * 2", "9*2=18\n#### 18"), ("1 + 1", "1+1=2\n#### 2")]
+    rows = [{"main_query": f"What is {asked}?", "metadata": {"answer": answer}} for asked, answer in solved]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ended, out, err = astune("check", "judge", str(conf))
+    assert ended == 0, out + err
+    assert "3 of 3" in re.sub(r"\s+", " ", out + err)
+
+
 def test_rules_need_no_helper_model_and_hold(astune: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     conf = written(tmp_path, {"judge_protocol": "math"}, {})
     ended, out, err = astune("check", "judge", str(conf))

@@ -30,6 +30,7 @@ def test_tasks_of_a_medium_difficulty_are_kept(tmp_path: Path, tiny_folder: Path
     (tmp_path / "kinds.py").write_text(WORKFLOW)
     experiment = {
         "model": {"path": str(tiny_folder), "dtype": "float32", "device": "cpu"},
+        "trainer": {"validation": {"temperature": 0}},  # which is not how training samples
         "rollout": {"workflow": "kinds.py->Kinds", "max_model_len": 256, "max_response_length_in_one_turn": 12},
     }
     (tmp_path / "kinds.yaml").write_text(json.dumps({"astune": experiment}))

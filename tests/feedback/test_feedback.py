@@ -213,6 +213,20 @@ def said(
     return Interaction(identity, messages, session=session or identity, user=user, created_at=at)
 
 
+def test_a_user_who_returns_to_a_first_opinion_has_that_one(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    store.add(said("a", "Where?", "Here."))
+    news = [store.rate(Rating("a", value, user="u", created_at=at)) for value, at in ((1.0, 10), (-1.0, 20), (1.0, 30))]
+    assert news == [True, True, False]
+    assert [(each.rating, each.created_at) for each in store.ratings()] == [(-1.0, 20), (1.0, 30)]
+    for value in (1.0, -1.0):
+        store.rate(Rating("a", value, user="v"))
+    assert [each.rating for each in store.ratings() if not each.created_at] == [1.0, -1.0], (
+        "in the order in which they came"
+    )
+    store.close()
+
+
 def test_personal_data_is_masked_before_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "feedback.sqlite3"
     store = FeedbackStore(path, Masker({"order": r"#\d{6}"}))

@@ -58,6 +58,14 @@ def test_a_rater_who_contradicts_the_rest_is_taken_out_with_all_that_was_said() 
     assert sum(each.user == "u1" for each in evidence.ratings) == 10, "of a careless one only what most deny is lost"
 
 
+def test_what_a_rater_that_is_taken_out_did_without_words_goes_too() -> None:
+    interactions, ratings = crowd(5, {3: 12})
+    interactions.append(said("own", "another question", "another answer", user="u3"))
+    ratings.append(Rating("own", None, corrected_answer="forged", kind="implicit:edited_answer"))
+    evidence = rules_of(interactions, ratings)
+    assert not any(each.corrected_answer == "forged" for each in evidence.ratings)
+
+
 def test_a_rater_whose_rate_is_far_from_the_others_is_taken_out() -> None:
     interactions = [said(f"i{n}", f"question {n}", "an answer") for n in range(60)]
     ratings = [Rating(f"i{n}", 1.0, user=f"u{n % 5}") for n in range(45)]

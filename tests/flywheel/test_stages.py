@@ -20,7 +20,7 @@ from astune.app.experiment import Experiment
 from astune.app.flywheel import Flywheel
 from astune.app.flywheel_inputs import Inputs
 from astune.app.flywheel_stages import Stages
-from astune.feedback import FeedbackStore, Masker
+from astune.feedback import FeedbackStore, Interaction, Masker, Rating
 from astune.flywheel import History, Turn, Turns
 from astune.schema import ConfigError, Forest, Task, WorkflowError
 
@@ -160,6 +160,20 @@ def test_a_users_own_masks_reach_what_a_turn_imports(world: Path) -> None:
     said = [each.messages[0]["content"] for each in store.interactions()]
     store.close()
     assert "Where is [order]?" in said
+
+
+def test_what_a_store_was_told_not_to_mask_is_not_masked_in_a_turn(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="")
+    store = FeedbackStore(world / "feedback.sqlite3", Masker({"phone": ""}))
+    messages = [{"role": "user", "content": "Dial 555 123 4567"}, {"role": "assistant", "content": "No."}]
+    store.add(Interaction("p", messages, session="p", user="u"))
+    store.rate(Rating("p", -1.0, corrected_answer="It is 555 123 4567", user="u"))
+    store.close()
+    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000")
+    wheel.turn()
+    tasks = "".join(path.read_text() for name in ("train", "fresh") for path in world.rglob(f"{name}.jsonl"))
+    assert "Dial 555 123 4567" in tasks
+    assert "It is 555 123 4567" in tasks
 
 
 def test_a_rollback_needs_no_sets(world: Path) -> None:
