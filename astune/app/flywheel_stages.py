@@ -36,7 +36,7 @@ from astune.task_reader.data_reader import tasks_in
 
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
 _MASKED_BEFORE = Masker(dict.fromkeys(PATTERNS, ""))
-"""What comes out of a store was masked when it was written, as that store asked for."""
+"""Content of a store was masked when it was written, as that store was configured."""
 _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
 
 

@@ -97,7 +97,8 @@ class OwnEngine(CountedEngine):
                 completion = await self._own.generate(list(prompt_ids), params, session=session)
         self._require_sound(completion, params)
         self._count(prompt=len(prompt_ids), cached=0, sampled=len(completion.token_ids))
-        return replace(completion, weights_version=version)
+        at_most_0 = [min(0.0, one) for one in completion.logprobs]  # rounding may leave them a little above
+        return replace(completion, logprobs=at_most_0, weights_version=version)
 
     async def load_weights(self, source: WeightsSource) -> int:
         async with boundary(EngineError, f"{self._name}.load_weights"):

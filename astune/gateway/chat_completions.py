@@ -178,9 +178,8 @@ class Sampled:
 
     @property
     def openai_finish_reason(self) -> str:
-        if self.finish_reason == "stop" and self.message.get("tool_calls"):
-            return "tool_calls"
-        return self.finish_reason
+        finish_reason = "stop" if self.stopped_by is not None else self.finish_reason
+        return "tool_calls" if finish_reason == "stop" and self.message.get("tool_calls") else finish_reason
 
 
 class Refused(WorkflowError):

@@ -12,6 +12,7 @@ from math import isnan
 from typing import Any
 
 from astune.engine.remote.written import END, read, written, written_tools
+from astune.renderers.call_json import is_object
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
 from astune.renderers.settled import Settled
 from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
@@ -46,11 +47,12 @@ class TextRenderer:
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         message = self._message(sampled_ids)
-        calls = [
-            (call["function"]["name"], call["function"].get("arguments") or "{}")
-            for call in message.get("tool_calls", ())
-        ]
-        return Reply(message["content"], message.get("reasoning_content"), calls)
+        functions = [call["function"] for call in message.get("tool_calls", ())]
+        calls = [(each["name"], each.get("arguments") or "{}") for each in functions]
+        good = [call for call in calls if is_object(call[1])]
+        bad = [json.dumps({"name": name, "arguments": text}) for name, text in calls if not is_object(text)]
+        content = "\n".join(part for part in (message["content"], *bad) if part)
+        return Reply(content, message.get("reasoning_content"), good, bad)
 
     def settled(
         self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool], *, calls: bool = False

@@ -69,6 +69,8 @@ class ChatAnswer:
         completion = answer.completion
         logprobs = tuple(completion.logprobs) if completion is not None else ()
         finish_reason = completion.finish_reason if completion is not None else None
+        if answer.stopped_by is not None:
+            finish_reason = "stop"
         return cls(answer.message, finish_reason, answer.usage.read_tokens, len(logprobs), logprobs)
 
 

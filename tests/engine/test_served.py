@@ -326,6 +326,22 @@ async def test_an_endpoint_of_text_is_asked_in_messages_and_recorded_in_characte
     assert "It is\\nred." in TextRenderer().decode(tracker.forest.timelines()[0].token_ids)
 
 
+async def test_a_call_of_an_endpoint_whose_arguments_are_no_object_is_malformed():
+    with serving(None) as server:
+        broken = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"city": "Ro'}}
+        whole = {"id": "b", "type": "function", "function": {"name": "look", "arguments": '{"city": "Rome"}'}}
+        server.said = [{"content": "I look.", "tool_calls": [broken, whole]}]
+        engine = TextEndpointEngine(Endpoint(server.url, model="m"))
+        tracker = ContextTracker(TextRenderer(), 1 << 40)
+        pending = tracker.prepare([{"role": "user", "content": "Go."}], [TOOL], agent="agent", trainable=True)
+        answer = tracker.commit(pending, await engine.generate(pending.prompt_ids, PARAMS, session="s"))
+        await engine.aclose()
+    assert [call["function"]["arguments"] for call in answer["tool_calls"]] == ['{"city": "Rome"}']
+    text = json.dumps({"name": "look", "arguments": '{"city": "Ro'})
+    assert answer["content"] == f"I look.\n{text}"
+    assert tracker.forest.nodes[-1].malformed_calls == [text]
+
+
 async def test_a_conversation_that_an_endpoint_refuses_as_too_long_is_an_overflow():
     with serving(None) as server:
         server.refuses = [JSONResponse({"error": {"message": "maximum context length is 8192 tokens"}}, 400)]

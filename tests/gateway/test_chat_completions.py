@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from rollout_stage import Stage, build_stage, flow
 
 from astune import AstuneProxy, Task, Workflow
 from astune.context_tracker.replay import faults
+from astune.gateway.chat_completions import Sampled
 from astune.renderers import Renderer
 from astune.schema import Episode
 
@@ -297,3 +299,11 @@ async def test_what_an_sdk_made_of_a_stream_goes_on_from_it(renderer: Renderer) 
     episode = await build_stage(renderer, Flow, replies=lambda *_: ids).play_one()
     assert episode.status == "success", episode.error
     assert not [node.fork_cause for node in episode.forest.nodes if node.fork_cause]
+
+
+@pytest.mark.parametrize("calls", [[], [{"id": "a", "function": {"name": "look", "arguments": "{}"}}]])
+def test_an_answer_that_a_stop_sequence_ended_is_whole_however_long_it_was(calls: list[dict[str, Any]]) -> None:
+    message = {"role": "assistant", "content": "Yes.", "tool_calls": calls}
+    cut = Sampled(message, (), (-0.5,), "length", 3)
+    assert cut.openai_finish_reason == "length"
+    assert replace(cut, stopped_by="Observation:").openai_finish_reason == ("tool_calls" if calls else "stop")
