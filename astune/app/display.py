@@ -24,7 +24,7 @@ from astune.app.console import Console
 from astune.app.progress import PHASES, Measurement, Progress
 from astune.config.schema import AstuneConfig
 from astune.runs import RunDirectory, balance_of
-from astune.runs.held_out import SUCCESS
+from astune.runs.held_out import success_of
 from astune.runs.interval import rate_text
 from astune.schema import TokenBalance, visible
 
@@ -234,7 +234,6 @@ def _balance_line(balance: TokenBalance | None) -> Text:
 
 def _rewards(measurement: Measurement) -> tuple[str, str]:
     """Mean reward and success; of a measurement, that of all its episodes, as the best model is chosen by."""
-    success = measurement.get("reward/success_rate")
-    if measurement.split == "validation" and not math.isnan(of_all := measurement.get(SUCCESS)):
-        success = of_all
+    of_all = measurement.split == "validation"
+    success = success_of(measurement.metrics) if of_all else measurement.get("reward/success_rate")
     return rate_text(measurement.get("reward/mean")), rate_text(success)

@@ -47,12 +47,16 @@ class TextRenderer:
 
     def parse(self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool]) -> Reply:
         message = self._message(sampled_ids)
-        functions = [call["function"] for call in message.get("tool_calls", ())]
-        calls = [(each["name"], each.get("arguments") or "{}") for each in functions]
-        good = [call for call in calls if is_object(call[1])]
-        bad = [json.dumps({"name": name, "arguments": text}) for name, text in calls if not is_object(text)]
-        content = "\n".join(part for part in (message["content"], *bad) if part)
-        return Reply(content, message.get("reasoning_content"), good, bad)
+        calls: list[tuple[str, str]] = []
+        malformed: list[str] = []
+        for function in (call["function"] for call in message.get("tool_calls", ())):
+            name, arguments = function["name"], function.get("arguments") or "{}"
+            if is_object(arguments):
+                calls.append((name, arguments))
+            else:
+                malformed.append(json.dumps({"name": name, "arguments": arguments}))
+        content = "\n".join(part for part in (message["content"], *malformed) if part)
+        return Reply(content, message.get("reasoning_content"), calls, malformed)
 
     def settled(
         self, sampled_ids: Sequence[int], prompt_ids: Sequence[int], tools: Sequence[Tool], *, calls: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Self
@@ -29,12 +29,13 @@ class HeldOut:
     @classmethod
     def of(cls, lines: Iterable[MetricsLine]) -> Self | None:
         """Summarise the measurements among these lines; None if there is none."""
-        found = ((_score(line), line.step) for line in lines if line.kind == "validation")
+        found = ((success_of(line.metrics), line.step) for line in lines if line.kind == "validation")
         scores = [(score, step) for score, step in found if math.isfinite(score)]
         if not scores:
             return None
         return cls(scores[0][0], *max(scores, key=itemgetter(0)), *scores[-1])
 
 
-def _score(line: MetricsLine) -> float:
-    return line.metrics.get(SUCCESS, line.metrics.get("reward/success_rate", math.nan))
+def success_of(metrics: Mapping[str, float]) -> float:
+    """Success of a measurement, as the best model is chosen by; of runs of earlier versions, that of what finished."""
+    return metrics.get(SUCCESS, metrics.get("reward/success_rate", math.nan))

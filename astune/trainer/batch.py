@@ -62,9 +62,10 @@ def batch_of(
     used = [group for group in groups if group.dropped is None]
     rows = advantages_of(algorithm, used)
     quiet = _quiet_policies(algorithm, used, rows, policy_of) if policy_of else [set[str]() for _ in used]
-    flat = [_ruled(group, rules) for group in groups if group.dropped == NO_VARIANCE]
+    flat = [group for group in groups if group.dropped == NO_VARIANCE]
     if tasks_per_step is not None:
         flat = flat[: max(0, tasks_per_step - len(used))]
+    flat = [_ruled(group, rules) for group in flat]
     batch = TrainingBatch(step, [], [], flat=[group for group in flat if trains(group)])
     for group, advantages, silenced in zip(used, rows, quiet, strict=True):
         ruled, left_out = apply_rules(rules, group, advantages) if rules else (advantages, Counter[str]())

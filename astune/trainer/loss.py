@@ -155,6 +155,11 @@ class LossSums:
         )
 
     @property
+    def own_logprobs(self) -> Tensor:
+        """The log-probability of each trained token, on the CPU, in the order in which they were computed."""
+        return torch.cat(self.logprobs).cpu()
+
+    @property
     def mismatch(self) -> Mismatch:
         """The mismatch of every trained token with the engine."""
         return Mismatch.join(self.mismatches)

@@ -23,25 +23,19 @@ OwnLogprobs = dict[str, dict[int, Floats]]
 """Log-probabilities by episode and message, parallel to the message's sampled tokens."""
 
 
-def by_message(logprobs: Sequence[Tensor], microbatches: Sequence[MicroBatch]) -> OwnLogprobs:
+def by_message(logprob_E: Tensor, microbatches: Sequence[MicroBatch]) -> OwnLogprobs:
     """Sort log-probabilities by episode and message.
 
     Args:
-        logprobs: those of the trained tokens of all micro-batches one after another, in parts.
+        logprob_E: those of the trained tokens of all micro-batches one after another.
     """
     found: OwnLogprobs = {}
-    logprob_E = np.concatenate([part.cpu().numpy() for part in logprobs])
-    start = 0
-    for microbatch in microbatches:
-        end = start + len(microbatch.order_E)
-        own_E = np.empty(end - start, np.float32)
-        own_E[microbatch.order_E] = logprob_E[start:end]
-        start, taken = end, 0
-        for timeline in microbatch.timelines:
+    sizes = [len(microbatch.order_E) for microbatch in microbatches]
+    for microbatch, own_E in zip(microbatches, logprob_E.split(sizes), strict=True):
+        for timeline, values in zip(microbatch.timelines, microbatch.by_timeline(own_E), strict=True):
             messages = found.setdefault(timeline.episode_id, {})
-            for node_id, n_tokens in timeline.messages:
-                messages[node_id] = own_E[taken : taken + n_tokens]
-                taken += n_tokens
+            parts = values.split([n_tokens for _, n_tokens in timeline.messages])
+            messages |= {node_id: part.numpy() for (node_id, _), part in zip(timeline.messages, parts, strict=True)}
     return found
 
 

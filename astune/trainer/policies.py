@@ -138,10 +138,11 @@ class Policies:
         before, reports = self.version, dict[str, StepReport]()
         for name, trainer in self._trainers.items():
             own = self._part(batch, name)
-            if account(own).trained:
+            accounts = account(own)
+            if accounts.trained:
                 trainer.model.activate()
                 reports[name] = trainer.step(own)
-                reports[name].metrics["masked_fraction"] = _of_own_tokens(account(own)).masked_fraction
+                reports[name].metrics["masked_fraction"] = _of_own_tokens(accounts).masked_fraction
         if not reports:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
         version = self.version

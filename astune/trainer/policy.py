@@ -156,7 +156,7 @@ class PolicyTrainer:
         end_idle_helpers()
         if total is None:
             raise TrainerError("the batch has no trained token", hint="this is a defect of astune: do not train on it")
-        logprobs = by_message(total.logprobs, [one for update in updates for one in update])
+        logprobs = by_message(total.own_logprobs, [one for update in updates for one in update])
         return StepReport.of(
             batch,
             total,
@@ -246,10 +246,8 @@ class PolicyTrainer:
         )
         of_timeline: dict[int, Tensor] = {}
         for microbatch in together:
-            for timeline, logprobs in zip(
-                microbatch.timelines, microbatch.by_timeline(self._logprobs(microbatch)), strict=True
-            ):
-                of_timeline[id(timeline)] = logprobs
+            parts = microbatch.by_timeline(self._logprobs(microbatch))
+            of_timeline |= zip(map(id, microbatch.timelines), parts, strict=True)
         for microbatch in later:
             old_logprob_E = microbatch.per_token([of_timeline[id(timeline)] for timeline in microbatch.timelines])
             microbatch.inputs = replace(microbatch.inputs, old_logprob_E=old_logprob_E)

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from astune.runs import EpisodeReader, EpisodeRow, MetricsLine, StepSummary, total_balance
-from astune.runs.held_out import SUCCESS
 from astune.runs.report import counted, finished, transcript
 from astune.schema import RunStoreError
 from astune.viewer._answers import plain_text
@@ -27,7 +26,7 @@ _LAST_STEPS = 10
 def outcome_of(reader: EpisodeReader | None, lines: Sequence[MetricsLine]) -> dict[str, Any]:
     """The outcome as the page reads it; `reader` is None where the run has no episodes that can be read."""
     summaries = finished(reader.summaries() if reader is not None else [], lines)
-    before, after = before_and_after([each for each in summaries if each.split == "validation"], lines)
+    before, after = before_and_after([each for each in summaries if each.split == "validation"])
     training = [line for line in lines if line.kind == "train"]
     balance = total_balance(training)
     return {
@@ -52,23 +51,12 @@ def outcome_of(reader: EpisodeReader | None, lines: Sequence[MetricsLine]) -> di
     }
 
 
-def before_and_after(
-    measured: Sequence[StepSummary], lines: Iterable[MetricsLine]
-) -> tuple[StepSummary | None, StepSummary | None]:
+def before_and_after(measured: Sequence[StepSummary]) -> tuple[StepSummary | None, StepSummary | None]:
     """The first measurement, and that of the best model after it: of equals the first."""
     if not measured:
         return None, None
-    scores = {
-        line.step: line.metrics[SUCCESS] for line in lines if line.kind == "validation" and SUCCESS in line.metrics
-    }
-
-    def score(summary: StepSummary) -> float:
-        return scores.get(summary.step, summary.success_rate)
-
-    before, later = measured[0], measured[1:]
-    if not later:
-        return before, None
-    return before, max(later, key=score)
+    before, *later = measured
+    return before, max(later, key=lambda each: each.success_rate, default=None)
 
 
 def _measured(summary: StepSummary) -> dict[str, Any]:
