@@ -53,6 +53,10 @@ class Instance:
     def used_now(self) -> None:
         self.last_used = time.monotonic()
 
+    def is_idle_for(self, seconds: float) -> bool:
+        """Return whether its last call ended at least that long ago."""
+        return time.monotonic() - self.last_used >= seconds
+
     @property
     def name(self) -> str:
         return f"instance {self.instance_id} of task {self.task.task_id}"
@@ -162,11 +166,8 @@ class Places:
 
     def idle_for(self, seconds: float) -> list[Instance]:
         """Instances at no work, without a call for so long."""
-        now = time.monotonic()
         return [
-            instance
-            for instance in self._live.values()
-            if now - instance.last_used > seconds and not instance.lock.locked()
+            instance for instance in self._live.values() if instance.is_idle_for(seconds) and not instance.lock.locked()
         ]
 
     async def trim(self) -> None:

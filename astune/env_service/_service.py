@@ -150,9 +150,13 @@ class Service:
 
         return await self._in_flight.join((request.instance_id, name, *given.values()), ask)
 
-    async def _close(self, instance: Instance, reason: str) -> None:
+    async def _close(self, instance: Instance, reason: str, *, idle_s: float = 0.0) -> bool:
+        """Close it, unless it was used in the last `idle_s` seconds; return whether it was closed."""
         async with instance.lock, self._places.ended_by_failure(instance):
+            if not instance.is_idle_for(idle_s):
+                return False
             await self._places.close(instance, reason, timeout_s=self._call_timeout_s)
+        return True
 
     async def _created_again(self, instance: Instance, task: Task) -> Any:
         async with instance.lock:
@@ -185,9 +189,9 @@ class Service:
             await asyncio.sleep(LOOK_FOR_IDLE_S)
             for instance in self._places.idle_for(self._idle_release_s):
                 reason = f"it was released after {self._idle_release_s:g} s without a call; see --idle-release-s"
-                _log.info("%s: %s", instance.name, reason)
-                try:
-                    await self._close(instance, reason)
+                try:  # while others were closed, it may have been used
+                    if await self._close(instance, reason, idle_s=self._idle_release_s):
+                        _log.info("%s: %s", instance.name, reason)
                 except Refusal as failure:  # no client waits for the response
                     _log.warning("%s", failure.detail)
             await self._places.trim()
