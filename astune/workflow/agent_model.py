@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astune.context_tracker.agentscope import (
@@ -18,7 +19,7 @@ from astune.context_tracker.agentscope import (
 from astune.gateway.chat_completions import ChatRequest, Sampled
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
-from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError
+from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError, shown_value
 from astune.workflow.agentscope_guest import ChatModel, is_two, model_at
 from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
 from astune.workflow.outside import OutsideModel
@@ -185,7 +186,7 @@ class AgentModel(ChatModel):
             max_tokens: maximum tokens of the answer, if lower than `rollout.max_response_length_in_one_turn`.
         """
         asked = self._asked(messages, tools, response_format, tool_choice, stop)
-        return ChatAnswer.of(await self._answer(replace(asked, max_tokens=max_tokens)))
+        return ChatAnswer.of(await self._answer(replace(asked, max_tokens=_limit(max_tokens))))
 
     async def _answer(self, asked: ModelCall) -> Answer:
         try:
@@ -224,7 +225,7 @@ class AgentModel(ChatModel):
     ) -> ChatAnswer:
         """`aanswer` for synchronous workflows."""
         asked = self._asked(messages, tools, response_format, tool_choice, stop)
-        return ChatAnswer.of(self._answer_now(replace(asked, max_tokens=max_tokens)))
+        return ChatAnswer.of(self._answer_now(replace(asked, max_tokens=_limit(max_tokens))))
 
     def served_at(self, server: GatewayServer | InProcessGateway, key: str | None = None) -> OpenAIAddress:
         """An address and a new key of `server` for this agent, or the given one; the key dies with the episode."""
@@ -325,6 +326,21 @@ def _texts(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     if not all(isinstance(text, str) and text for text in texts):
         raise WorkflowError(f"stop is {stop!r}", hint="write a text or a list of texts, none of them empty")
     return texts
+
+
+def _limit(max_tokens: Any) -> int | None:
+    """
+    Raises:
+        WorkflowError: it is no whole number, or below 1.
+    """
+    if max_tokens is None:
+        return None
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, Integral) or max_tokens < 1:
+        raise WorkflowError(
+            f"max_tokens is {shown_value(max_tokens)}",
+            hint="write a whole number of at least 1, or leave it out for the run's limit",
+        )
+    return int(max_tokens)
 
 
 def _on_event_loop() -> bool:

@@ -6,12 +6,13 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astune.schema import Task, WorkflowError
+from astune.schema import Task, WorkflowError, shown_value
 from astune.schema.plain_json import encoded
 from astune.serving import read_json
 from astune.workflow.base import WorkflowOutput
@@ -22,7 +23,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 """Others, such as U+2028, JSON may hold in a text as they are."""
 RESULT_FIELDS = ("final_answer", "reward", "is_success", "metrics")
 _SHOWN_FAILURES = 3
-_count = itertools.count()
+_failures = itertools.count()
+_odd_metrics = itertools.count()
 _log = logging.getLogger(__name__)
 
 
@@ -43,10 +45,16 @@ def given_task(task: Task, proxy: AstuneProxy, fields: Sequence[str]) -> dict[st
 
 def warn_of_failure(failure: str, output: str) -> None:
     """Report that an agent failed after it called the model: always in the debug log, the first times as a warning."""
-    level = logging.WARNING if next(_count) < _SHOWN_FAILURES else logging.DEBUG
     _log.log(
-        level, "%s: %s. It had asked the model, so this is judged and no error (metric agent_failed)", failure, output
+        _level(_failures),
+        "%s: %s. It had asked the model, so this is judged and no error (metric agent_failed)",
+        failure,
+        output,
     )
+
+
+def _level(count: Iterator[int]) -> int:
+    return logging.WARNING if next(count) < _SHOWN_FAILURES else logging.DEBUG
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +65,42 @@ class AgentResult:
 
     @classmethod
     def printed(cls, text: str) -> AgentResult:
-        """Parse the last line if it is a JSON object with one of the result's fields; else the whole text is the final
-        answer: an agent that prints what the model wrote may end with any object."""
-        result = _result_in(_LINE_END.split(text.strip())[-1])
-        return cls({"final_answer": text.strip()} if result is None else result)
+        """Parse the last line if it is a JSON object with one of the result's fields. Without a final answer in it, the
+        whole text is one: an agent that prints what the model wrote may end with any object."""
+        return cls({"final_answer": text.strip()} | (_result_in(_LINE_END.split(text.strip())[-1]) or {}))
 
     @classmethod
     def answered(cls, text: str) -> AgentResult:
         """Parse a response that is such an object, on however many lines; else as `printed`."""
         result = _result_in(text)
-        return cls.printed(text) if result is None else cls(result)
+        return cls.printed(text) if result is None else cls({"final_answer": text.strip()} | result)
 
     def conclude(self, proxy: AstuneProxy, *, trusted: bool, failed: bool) -> WorkflowOutput:
         """Register the final answer for the judge; use the reward if it is `trusted`, or 0 if the agent `failed`."""
         if "final_answer" in self.values:
             proxy.update_judge_input_dictionary(final_answer=self.values["final_answer"])
-        metrics = self.values.get("metrics") or {}
-        if not isinstance(metrics, dict):
-            raise WorkflowError(f"the agent's metrics are {metrics!r}", hint="metrics are named numbers")
-        output = WorkflowOutput(metrics={**metrics, "agent_failed": float(failed)})
+        output = WorkflowOutput(metrics={**_numbers(self.values.get("metrics")), "agent_failed": float(failed)})
         if trusted and failed:
             output.reward, output.is_success = 0.0, False
         elif trusted and "reward" in self.values:
             output.reward, output.is_success = self.values["reward"], self.values.get("is_success")
         return output
+
+
+def _numbers(metrics: Any) -> dict[str, float]:
+    """The metrics that are finite numbers. Others are logged and ignored: a model may have written them."""
+    named = metrics if isinstance(metrics, dict) else {}
+    numbers = {name: number for name, value in named.items() if math.isfinite(number := _number(value))}
+    if metrics and (named is not metrics or len(numbers) < len(named)):
+        _log.log(_level(_odd_metrics), "metrics are named numbers; ignored others of %s", shown_value(metrics))
+    return numbers
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _result_in(text: str) -> dict[str, Any] | None:

@@ -237,7 +237,7 @@ class EpisodeModel:
         room = route.max_model_len - len(pending.prompt_ids)
         params = replace(
             self._params,
-            max_tokens=min(self._params.max_tokens, asked.max_tokens or room, room),
+            max_tokens=min(self._params.max_tokens, room if asked.max_tokens is None else asked.max_tokens, room),
             seed=self._seeds.next(self._params.seed, pending.agent, pending.form, pending.prompt_ids),
             grammar=pending.form,
             policy=asked.policy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -117,6 +118,35 @@ def test_a_line_of_json_may_hold_other_ends_of_lines(mark: str) -> None:
 def test_an_object_that_the_model_wrote_is_its_answer_and_no_result() -> None:
     printed = 'In JSON it is:\n{"total": 4}'
     assert AgentResult.printed(f"{printed}\n").values == {"final_answer": printed}
+
+
+@pytest.mark.parametrize("last", ['{"is_success": true}', '{"reward": 5}', '{"metrics": [1]}'])
+def test_a_result_without_a_final_answer_has_the_whole_text_as_one(last: str) -> None:
+    printed = f"In JSON it is:\n{last}"
+    assert AgentResult.printed(printed).values == {"final_answer": printed} | json.loads(last)
+    assert AgentResult.answered(last).values == {"final_answer": last} | json.loads(last)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "kept"),
+    [
+        ("[1]", {}),
+        ("5", {}),
+        ('{"accuracy": "high", "steps": 3}', {"steps": 3.0}),
+        ('{"a": NaN, "b": 1e999, "c": null, "d": [1], "e": true}', {"e": 1.0}),
+        (f'{{"a": {"9" * 400}}}', {}),
+    ],
+)
+def test_metrics_that_are_no_numbers_are_ignored_since_a_model_may_have_written_them(
+    renderer: Renderer, tmp_path: Path, metrics: str, kept: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "astune.workflow.agent_result")
+    agent = written(tmp_path / "agent.py", f"{ASKS_ONCE}print('{{\"metrics\": {metrics}}}')\n")
+    episode = play(renderer, [sys.executable, agent])
+    assert episode.status == "success", episode.error
+    assert {name: value for name, value in episode.metrics.items() if name in ("steps", *"abcde", "accuracy")} == kept
+    assert "metrics are named numbers" in caplog.text
+    assert episode.judge_inputs["final_answer"].endswith("}")
 
 
 def test_an_answer_beyond_the_largest_number_is_text_for_the_judge(renderer: Renderer, tmp_path: Path) -> None:

@@ -251,6 +251,25 @@ async def test_answers_are_as_long_as_the_context_has_room_for(stage: Callable[.
     assert group.episodes[0].metrics["cut_answers"] == 1
 
 
+@pytest.mark.parametrize("max_tokens", [0, -1, 1.5, "3", True])
+async def test_a_limit_of_an_answer_that_is_no_whole_number_from_1_on_is_the_workflows_error(
+    stage: Callable[..., Stage], max_tokens: Any
+) -> None:
+    class Limits(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            await proxy.aanswer(proxy.init_messages, max_tokens=max_tokens)
+
+    class LimitsInAThread(Workflow):
+        def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            proxy.answer(proxy.init_messages, max_tokens=max_tokens)
+
+    for workflow in (Limits, LimitsInAThread):
+        [group] = await stage(workflow).play([task()])
+        [failed] = group.failed_attempts
+        assert (failed.error or "").startswith("WorkflowError")
+        assert f"max_tokens is {max_tokens!r}" in (failed.error or "")
+
+
 async def test_a_synchronous_workflow_and_judge_run_beside_the_loop(stage: Callable[..., Stage]) -> None:
     loops_thread = threading.get_ident()
     seen: list[int] = []
