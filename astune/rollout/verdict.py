@@ -39,6 +39,11 @@ _HINT = (
     "True or False as is_success"
 )
 
+_OUTPUT_HINT = (
+    "a reward is a finite number, per_target has one for each target tag, is_success is True or False, and metadata is "
+    "a dictionary"
+)
+
 _OWN_CODE = "this is in the judge's own code, or in what it calls"
 
 
@@ -159,10 +164,13 @@ def workflow_reward(output: WorkflowOutput, forest: Forest, targets: Mapping[str
         reward = Reward(
             raw_reward=output.reward, is_success=success, per_target=output.per_target, metadata=output.metadata
         )
-    except (ValidationError, TypeError) as cause:
-        given = output.reward if output.per_target is None else {"reward": output.reward} | output.per_target
+    except TypeError as cause:
         raise WorkflowError(
-            f"{workflow} returned the reward {shown_value(given)}", hint="a reward is a finite number"
+            f"{workflow} returned the reward {shown_value(output.reward)}", hint=_OUTPUT_HINT
+        ) from cause
+    except ValidationError as cause:
+        raise WorkflowError(
+            f"{workflow} returned {shown_value(output)}: {_in_one_line(cause)}", hint=_OUTPUT_HINT
         ) from cause
     _require_fit(reward, forest, targets, workflow, WorkflowError)
     return reward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from rollout_stage import Stage
@@ -70,6 +70,12 @@ async def test_a_group_plays_the_same_deal_and_only_who_was_dealt_the_trained_ro
         (WorkflowOutput(per_target={"wolf": 1.0}), "returned per_target without a reward"),
         (WorkflowOutput(reward=1.0, per_target={"wolff": 1.0}), "gave rewards to the targets ['wolff']"),
         (WorkflowOutput(reward=1.0, per_target={"wolf": float("nan")}), "a reward is a finite number"),
+        (WorkflowOutput(reward=1.0, per_target=cast(Any, [1.0])), "per_target: Input should be a valid dictionary"),
+        (WorkflowOutput(reward=1.0, per_target=cast(Any, "wolf")), "per_target: Input should be a valid dictionary"),
+        (WorkflowOutput(reward=1.0, per_target=cast(Any, 3)), "per_target: Input should be a valid dictionary"),
+        (WorkflowOutput(reward=1.0, is_success=cast(Any, 0.7)), "is_success: Input should be a valid boolean"),
+        (WorkflowOutput(reward=1.0, is_success=cast(Any, "maybe")), "is_success: Input should be a valid boolean"),
+        (WorkflowOutput(reward=1.0, metadata=cast(Any, [1])), "metadata: Input should be a valid dictionary"),
     ],
 )
 async def test_rewards_of_teams_that_cannot_be_trained_on_are_errors(
