@@ -6,12 +6,14 @@ recorded of the same conversations. No model is called.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
+from astune.context_tracker.pending import PendingCall
 from astune.context_tracker.tracker import ContextTracker
 from astune.renderers.messages import EXACT, Comparison, message_of
 from astune.renderers.renderer import Renderer
-from astune.schema import Forest
+from astune.schema import Forest, MessageNode, is_tool_call_id, message_of_call
 
 _NO_BOUND = 1 << 62
 
@@ -26,14 +28,21 @@ def merged_again(forest: Forest, renderer: Renderer, comparison: Comparison = EX
     tracker = ContextTracker(renderer, _NO_BOUND, comparison, day=day)
     for node, _, completion in forest.replay():
         read = forest.path(node.parent)
-        literal = node.constraint is not None and not node.tool_calls
+        grammar = node.constraint.grammar if node.constraint is not None else None
         pending = tracker.prepare(
             [message_of(message) for message in read],
             read[0].tools if read else (),
             agent=node.agent,
             trainable=node.trainable,
-            grammar=node.constraint.grammar if node.constraint is not None and literal else None,
+            grammar=grammar if grammar is not None and grammar.is_literal else None,
             stop=(node.stopped_by,) if node.stopped_by else (),
         )
-        tracker.commit(pending, completion, node.constraint)
+        tracker.commit(_as_recorded(pending, node), completion, node.constraint)
     return tracker.forest
+
+
+def _as_recorded(pending: PendingCall, node: MessageNode) -> PendingCall:
+    """The call with the position and the ids of `node`, which also depend on requests that were not recorded."""
+    ids = [call["id"] for call in node.tool_calls if is_tool_call_id(call["id"])]
+    call_seed = message_of_call(ids[0]) if ids else pending.call_seed
+    return replace(pending, asked_after=node.asked_after, call_seed=call_seed)

@@ -43,14 +43,15 @@ def _faults_of_call(forest: Forest, node: MessageNode, renderer: Renderer) -> It
     if not path:
         yield f"node {node.node_id}: an answer to nothing"
         return
-    replies = [renderer.parse(node.sampled_ids, [*forest.path_ids(node.parent), *node.prompt_delta], path[0].tools)]
-    if node.constraint is not None:  # a form is nothing but text, unless it was a call's
-        replies.append(Reply(renderer.text(node.sampled_ids)))
+    if node.constraint is not None and node.constraint.grammar.is_literal:
+        reply = Reply(renderer.text(node.sampled_ids))
+    else:
+        prompt_ids = [*forest.path_ids(node.parent), *node.prompt_delta]
+        reply = renderer.parse(node.sampled_ids, prompt_ids, path[0].tools)
+    reply = before(reply, node.stopped_by)
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in node.tool_calls]
-    replies = [before(reply, node.stopped_by) for reply in replies]
-    if Reply(node.content, node.reasoning, calls, node.malformed_calls) not in replies:
-        text = replies[-1].content
-        yield f"node {node.node_id}: its tokens read {text[:60]!r}, and the record has {node.content[:60]!r}"
+    if Reply(node.content, node.reasoning, calls, node.malformed_calls) != reply:
+        yield f"node {node.node_id}: its tokens read {reply.content[:60]!r}, and the record has {node.content[:60]!r}"
     answered = max((at for at, read in enumerate(path) if read.sampled), default=-1)
     messages = [message_of(read) for read in path]
     recorded = [*(token for read in path[answered + 1 :] for token in read.token_ids), *node.prompt_delta]

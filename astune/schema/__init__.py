@@ -38,7 +38,15 @@ from astune.schema.errors import (
 from astune.schema.extras import imported, install_extra
 from astune.schema.faults import Faults, SeveralFaults
 from astune.schema.finishing import cancel_until_ended, gathered, to_the_end
-from astune.schema.forest import Forest, MessageNode, is_tool_call_id, is_trained, number_of_call, tool_call_id
+from astune.schema.forest import (
+    Forest,
+    MessageNode,
+    is_tool_call_id,
+    is_trained,
+    message_of_call,
+    number_of_call,
+    tool_call_id,
+)
 from astune.schema.grammar import ONE_LINE_JSON, ConstrainedTokens, Constraint, Grammar, GrammarKind
 from astune.schema.json_schema import closed_schema
 from astune.schema.loopback import is_loopback
@@ -139,6 +147,7 @@ __all__ = [
     "is_trained",
     "is_users",
     "left_debugger",
+    "message_of_call",
     "number_of_call",
     "place_in",
     "place_of",

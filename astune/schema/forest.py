@@ -42,6 +42,11 @@ def number_of_call(call_id: str) -> int:
     return int(call_id[7:])
 
 
+def message_of_call(call_id: str) -> int:
+    """Return a number of a message whose calls have such ids: `tool_call_id` of it gives them again."""
+    return int(call_id[1:7], len(_DIGITS))
+
+
 @dataclass(slots=True)
 class MessageNode:
     """A message as the model read or wrote it.

@@ -26,6 +26,11 @@ class Grammar:
     kind: GrammarKind
     text: str
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether an answer is plain text, whatever a parser of tool calls would find in it."""
+        return self.kind in ("json_schema", "regex")
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
