@@ -7,9 +7,10 @@ import socket
 
 
 def free_port() -> int:
-    """A port that nobody has, below those that the system gives to whoever binds port 0 or connects meanwhile."""
+    """A port that nobody has, below those that the system gives to whoever binds port 0 or connects meanwhile,
+    and above those that Ray keeps for its workers."""
     while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
+        port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
