@@ -44,9 +44,11 @@ def save_weights(
     config_file.write_text(json.dumps(json.loads(config_file.read_text()) | named, indent=2) + "\n")
 
 
-def save_model(folder: Path, causal_lm: nn.Module, named_tensors: Iterable[tuple[str, Tensor]], source: Path) -> None:
-    """Write config, weights in bfloat16, and everything of `source` that is neither: tokenizer, chat template."""
-    save_weights(folder, causal_lm, named_tensors, torch.bfloat16)
+def save_model(
+    folder: Path, causal_lm: nn.Module, named_tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, source: Path
+) -> None:
+    """Write config, weights in `dtype`, and everything of `source` that is neither: tokenizer, chat template."""
+    save_weights(folder, causal_lm, named_tensors, dtype)
     for file in source.iterdir():
         if file.is_file() and not any(file.match(pattern) for pattern in (*_OF_THE_WEIGHTS, STATE_FILE)):
             shutil.copyfile(file, folder / file.name)
@@ -54,7 +56,7 @@ def save_model(folder: Path, causal_lm: nn.Module, named_tensors: Iterable[tuple
 
 @torch.no_grad()
 def save_merged(base: Path, adapter: Path, to: Path) -> None:
-    """Write the model in `base` with an adapter's folder merged into it, as a whole model in Hugging Face format.
+    """Write the model in `base` with an adapter's folder merged into it: a whole float32 model in Hugging Face format.
 
     Raises:
         ConfigError: the adapter is of another model, or the base is damaged.
@@ -69,7 +71,7 @@ def save_merged(base: Path, adapter: Path, to: Path) -> None:
         if weight is None or weight.shape != contribution.shape:
             raise ConfigError(f"the adapter in {adapter} is of another model: {base} has no such layer as {layer}")
         tensors[f"{layer}.weight"] = weight + contribution
-    save_model(to, model, tensors.items(), base)
+    save_model(to, model, tensors.items(), torch.float32, base)
 
 
 def random_state() -> dict[str, Tensor]:

@@ -105,6 +105,12 @@ def factors_of(module: nn.Module, name: str) -> dict[str, Factors]:
     return found
 
 
+def scale_of(module: nn.Module, name: str) -> float:
+    """Return the factor of an adapter's contribution, alpha over rank."""
+    scales = (getattr(layer, "scaling", {}) for layer in module.modules())
+    return float(next(each[name] for each in scales if isinstance(each, dict) and name in each))
+
+
 def without_adapters(module: nn.Module) -> AbstractContextManager[None]:
     """The starting weights, for as long as the context lasts."""
     return cast(Any, module).disable_adapter()

@@ -98,7 +98,7 @@ class Mismatch:
         Counted back from `version`, names stay the same from step to step.
         """
         oldest = version - int(self.version_E.min())
-        metrics = {"weights_version": float(version), "versions_behind_max": float(oldest)}
+        metrics = {"versions_behind_max": float(oldest)}
         for sampled_by, part in self.by_version().items():
             group = f"versions_behind_{version - sampled_by}"
             metrics[f"{group}/tokens"] = float(part.n_tokens)

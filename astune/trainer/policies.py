@@ -27,12 +27,12 @@ from astune.trainer.batch import NO_VARIANCE_FOR_POLICY, trains
 from astune.trainer.league import League
 from astune.trainer.lora import factors_of
 from astune.trainer.mismatch import Mismatch
-from astune.trainer.own_logprobs import OwnLogprobs, engine_correlation
+from astune.trainer.own_logprobs import OwnLogprobs
 from astune.trainer.policy import PolicyTrainer, require_temperature
 from astune.trainer.policy_model import PolicyModel
 from astune.trainer.rows import row_metrics
 from astune.trainer.samples import TokenAccounts, account
-from astune.trainer.step_report import StepReport
+from astune.trainer.step_report import StepReport, version_metrics
 
 _log = logging.getLogger(__name__)
 _Engine = TypeVar("_Engine", bound=AdapterEngine)
@@ -283,9 +283,7 @@ def _together(batch: TrainingBatch, reports: Mapping[str, StepReport], *, traine
         values = [report.metrics[key] for report in every]
         weighted = sum(value * report.trained_tokens for value, report in zip(values, every, strict=True)) / trained
         metrics[key] = sum(values) if key in _SUMS else weighted
-    metrics |= mismatch.metrics() | mismatch.metrics_by_age(trained_version)
+    metrics |= version_metrics(batch, mismatch, logprobs, trained_version)
     metrics |= row_metrics(batch, metrics["computed_tokens"])
-    if (correlation := engine_correlation(batch.groups, logprobs, trained_version)) is not None:
-        metrics["engine_correlation"] = correlation
     metrics["masked_fraction"] = accounts.masked_fraction
     return StepReport(metrics, trained, mismatch, logprobs)

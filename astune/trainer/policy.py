@@ -62,6 +62,7 @@ class PolicyTrainer:
         self._folder = folder
         self._grammars = Grammars(folder, model.vocab_size)
         self._version = 0
+        self._origin = model.origin()
         self.fingerprints = Fingerprints(folder, max_tokens=config.rollout.max_model_len - 1)
         self._needs_start = algorithm.learns_from == "preferences" or config.trainer.loss.kl_coef > 0
         if config.deterministic:
@@ -170,8 +171,12 @@ class PolicyTrainer:
         )
 
     def save_model(self, folder: Path) -> None:
-        """A Hugging Face folder that transformers and vLLM load as it is: bfloat16, tokenizer, chat template."""
-        checkpoint.save_model(folder, self._model.causal_lm, self.named_tensors(), self._folder)
+        """A Hugging Face folder that transformers and vLLM load as it is, with tokenizer and chat template.
+
+        Its weights are in the dtype in which they were sampled from and measured: rounded to bfloat16, float32 weights
+        would be others, for an update is often smaller than that rounding.
+        """
+        checkpoint.save_model(folder, self._model.causal_lm, self.named_tensors(), self._model.dtype, self._folder)
         give_back_freed_memory()
 
     def save_state(self, folder: Path, rng: dict[str, Tensor] | None = None) -> None:
@@ -183,12 +188,26 @@ class PolicyTrainer:
             rng: the random generators as a resume is to find them; by default, as they are.
         """
         state = self._model.master_weights.state_dict(self._config.trainer.optim, exact=self._config.deterministic)
-        checkpoint.save_state(folder, {"version": self._version, **state}, rng or checkpoint.random_state())
+        checkpoint.save_state(
+            folder, {"version": self._version, "origin": self._origin, **state}, rng or checkpoint.random_state()
+        )
         del state
         give_back_freed_memory()
 
     def load_state(self, folder: Path) -> None:
+        """Continue from what `save_state` wrote.
+
+        Raises:
+            TrainerError: there is no state, or it is of another model.
+        """
         state = checkpoint.load_state(folder, self._model.device)
+        origin = state.get("origin", self._origin)  # earlier versions wrote none
+        if origin != self._origin:
+            others = [name for name in {**origin, **self._origin} if origin.get(name) != self._origin.get(name)]
+            raise TrainerError(
+                f"the checkpoint's weights do not fit this model: it has another {' and another '.join(others)}",
+                hint="resume with model.path and model.lora as the run was started with them",
+            )
         self._model.master_weights.load_state_dict(state, self._config.trainer.optim)
         self._version = state["version"]
 

@@ -7,6 +7,7 @@ the attention interface it computes prefix trees; `PolicyModel.load` finds out.
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -38,6 +39,7 @@ from astune.trainer.lora import (
     merged_tensors,
     of_adapter,
     saved_tensors,
+    scale_of,
     without_adapters,
 )
 from astune.trainer.master_weights import MasterWeights
@@ -188,6 +190,18 @@ class PolicyModel:
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by its Hugging Face name, adapters merged; of tied weights the one that is saved."""
         return merged_tensors(self.module, self.adapter) if self.lora else saved_tensors(self.module)
+
+    @torch.no_grad()
+    def origin(self) -> dict[str, float]:
+        """What a state belongs to beside its shapes: the base's weights, by a CRC-32 over a hundredth of them, and the
+        adapter's scale."""
+        crc = 0
+        for name, tensor in saved_tensors(self.causal_lm):
+            if ".lora_" not in name:
+                part = tensor.flatten()[::101].to("cpu", torch.bfloat16).contiguous()  # alike in every compute format
+                crc = zlib.crc32(part.view(torch.int16).numpy().tobytes(), crc)
+        scale = {"scale of the adapters": scale_of(self.module, self.adapter)} if self.lora else {}
+        return {"base model": crc, **scale}
 
     def save(self, folder: Path) -> None:
         """Write config and weights in Hugging Face format, in the dtype that they compute in."""

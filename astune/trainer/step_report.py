@@ -33,15 +33,22 @@ class StepReport:
                 `read_tokens` is among it, and `computed_tokens` of a trainer that computes shared tokens once.
         """
         accounts, mismatch = account(batch), sums.mismatch
-        correlation = engine_correlation(batch.groups, logprobs, version)
         metrics = {
             **sums.metrics(),
-            **mismatch.metrics(),
-            **mismatch.metrics_by_age(version),
-            **({} if correlation is None else {"engine_correlation": correlation}),
+            **version_metrics(batch, mismatch, logprobs, version),
             "masked_fraction": accounts.masked_fraction,
             "trained_tokens": float(accounts.trained),
             **row_metrics(batch, more.get("computed_tokens", more["read_tokens"])),
             **{name: float(value) for name, value in more.items()},
         }
         return cls(metrics, accounts.trained, mismatch, logprobs)
+
+
+def version_metrics(batch: TrainingBatch, mismatch: Mismatch, logprobs: OwnLogprobs, version: int) -> dict[str, float]:
+    """The version that is trained, and where an engine sampled the answers, the distance from it."""
+    metrics = {"weights_version": float(version)}
+    if all(episode.given for group in batch.groups for episode in group.episodes):
+        return metrics
+    metrics |= mismatch.metrics() | mismatch.metrics_by_age(version)
+    correlation = engine_correlation(batch.groups, logprobs, version)
+    return metrics if correlation is None else {**metrics, "engine_correlation": correlation}

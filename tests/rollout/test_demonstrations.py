@@ -128,4 +128,6 @@ def test_the_loss_is_the_cross_entropy_of_the_assistants_tokens(renderer: Render
     assert report.metrics["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     assert report.trained_tokens == len(losses)
     assert report.metrics["importance_mean"] == 1.0
+    assert report.metrics["weights_version"] == 0
+    assert not [name for name in report.metrics if name.startswith(("versions_behind", "engine_", "logprob_diff"))]
     assert all(math.isfinite(value) for value in report.metrics.values())

@@ -50,7 +50,6 @@ def test_a_huge_difference_is_still_a_number() -> None:
 
 def test_tokens_are_counted_back_from_the_weights_that_are_trained() -> None:
     metrics = mismatch([0.1, -0.3, 0.5], [7, 7, 5]).metrics_by_age(7)
-    assert metrics["weights_version"] == 7
     assert metrics["versions_behind_0/tokens"] == 2
     assert metrics["versions_behind_0/logprob_diff_mean"] == pytest.approx(0.2)
     assert metrics["versions_behind_2/tokens"] == 1

@@ -176,6 +176,13 @@ def test_a_state_of_another_model_or_a_torn_one_is_refused(small_folder: Path, t
     trainer = PolicyTrainer.load(small_folder, config())
     with pytest.raises(TrainerError, match="do not fit this model"):
         trainer.load_state(tmp_path)
+    with pytest.raises(TrainerError, match="another scale of the adapters"):
+        PolicyTrainer.load(small_folder, config(lora={"rank": 2, "alpha": 7})).load_state(tmp_path)
+    other = AutoModelForCausalLM.from_pretrained(small_folder)
+    other.model.layers[1].mlp.up_proj.weight.data *= 1.01
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(TrainerError, match="another base model"):
+        PolicyTrainer.load(tmp_path / "other", config(lora={"rank": 2})).load_state(tmp_path)
     torn = tmp_path / "trainer_state.pt"
     torn.write_bytes(torn.read_bytes()[:1000])
     with pytest.raises(TrainerError, match="cannot be read"):
@@ -185,23 +192,23 @@ def test_a_state_of_another_model_or_a_torn_one_is_refused(small_folder: Path, t
         trainer.load_state(tmp_path)
 
 
-@pytest.mark.parametrize("lora", [{}, {"rank": 4}])
-def test_a_saved_model_is_a_plain_folder_with_the_published_weights(
-    small_folder: Path, tmp_path: Path, lora: dict[str, Any]
+@pytest.mark.parametrize(("lora", "dtype"), [({}, "float32"), ({"rank": 4}, "float32"), ({}, "bfloat16")])
+def test_a_saved_model_is_a_plain_folder_with_the_weights_that_are_sampled_from(
+    small_folder: Path, tmp_path: Path, lora: dict[str, Any], dtype: str
 ) -> None:
-    trainer = PolicyTrainer.load(small_folder, config(lora=lora, optim={"lr": 1e-2}))
+    trainer = PolicyTrainer.load(small_folder, config(lora=lora, dtype=dtype, optim={"lr": 1e-2}))
     trainer.step(preference())
     trainer.save_model(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == dtype
     assert (tmp_path / "chat_template.jinja").read_bytes() == (small_folder / "chat_template.jinja").read_bytes()
     assert (tmp_path / "tokenizer.json").exists()
     module = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert module.dtype == torch.bfloat16
+    assert module.dtype == getattr(torch, dtype)
     assert module.lm_head.weight.data_ptr() == module.get_input_embeddings().weight.data_ptr()
     loaded = module.state_dict()
     published = tensors(trainer)
     assert "lm_head.weight" not in published
-    assert all(torch.equal(loaded[name], tensor.to(torch.bfloat16)) for name, tensor in published.items())
+    assert all(torch.equal(loaded[name], tensor.to(module.dtype)) for name, tensor in published.items())
     assert set(loaded) - set(published) == {"lm_head.weight"}
 
 

@@ -65,7 +65,7 @@ def test_adapters_and_a_whole_model_train_side_by_side_and_resume(
     policies.save_model(tmp_path / "model")
     assert policies_in(tmp_path / "model") == ["farmer", "fox", "wolf"]
     saved = PolicyTrainer.load(tmp_path / "model/fox", config())
-    assert distance(weights(saved), weights(policies["fox"])) < 1e-2, "it is saved in bfloat16"
+    assert distance(weights(saved), weights(policies["fox"])) == 0
     policies.step(batch(2))
     resumed = loaded(small_folder, settings)
     resumed.load_state(tmp_path / "state")
