@@ -175,8 +175,7 @@ def messages_of(task: Task, reference_field: str) -> tuple[list[Message], int]:
         TaskReaderError: there is none, or it has no answer of an assistant.
     """
     messages, n_read = task.metadata.get("messages"), 0
-    answer = _answer(task, reference_field)
-    if messages is None and answer:
+    if messages is None and (answer := _answer(task, reference_field)):
         opening = opening_of(task)
         messages, n_read = [*opening, *answer], len(opening)
     if not isinstance(messages, list) or not any(map(_is_learned, messages[n_read:])):
@@ -193,11 +192,33 @@ def _is_learned(message: Message) -> bool:
 
 
 def _answer(task: Task, field: str) -> list[Message]:
-    """Return the answer in a metadata field: a text, or messages that follow the prompt; empty if there is none."""
+    """Return the answer in a metadata field as messages that follow the task's opening; empty if there is none.
+
+    It is a text, a number, or messages, which may repeat the opening.
+    """
     value = task.metadata.get(field)
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return value
-    return [] if value is None else [{"role": "assistant", "content": str(value)}]
+    if value is None or value == []:
+        return []
+    if isinstance(value, str | int | float):
+        return [{"role": "assistant", "content": str(value)}]
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise TaskReaderError(
+            f"task {task.task_id}: metadata.{field} is no text and no list of messages",
+            hint="give it the one answer that is to be learned",
+        )
+    opening = opening_of(task)
+    if list(map(_spoken, value[: len(opening)])) == list(map(_spoken, opening)):
+        value = value[len(opening) :]
+    if value and value[0].get("role") != "assistant":
+        raise TaskReaderError(
+            f"task {task.task_id}: metadata.{field} begins with a message of the {value[0].get('role')}",
+            hint="begin it with the assistant's answer to the task, or with exactly the messages of the task",
+        )
+    return value
+
+
+def _spoken(message: Message) -> tuple[object, object]:
+    return message.get("role"), message.get("content")
 
 
 def _answer_ids(renderer: Renderer, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:

@@ -83,7 +83,8 @@ def _task_of_preference(row: dict[str, Any], where: str) -> Task:
     """Two answers to a prompt, as `astune dpo` learns them; each is a text or a list of messages."""
     for name in ("prompt", "chosen", "rejected"):
         value = row[name]
-        if not value or not isinstance(value, str | list) or not all(isinstance(m, str | dict) for m in value):
+        is_messages = isinstance(value, list) and all(isinstance(each, dict) for each in value)
+        if not value or not (isinstance(value, str) or is_messages):
             raise TaskReaderError(
                 f"{where}: {name!r} is neither a text nor a list of messages",
                 hint='{"prompt": "...", "chosen": "...", "rejected": "..."}',

@@ -71,6 +71,32 @@ def test_the_chosen_answer_comes_first_and_what_was_said_before_is_not_trained(r
     assert chosen.episode_id != rejected.episode_id
 
 
+def test_answers_that_repeat_the_question_ask_it_once(renderer: Renderer) -> None:
+    question = {"role": "user", "content": "What is 1 + 2?"}
+    both = {
+        name: [question, {"role": "assistant", "content": text}]
+        for name, text in {"chosen": "3", "rejected": "4"}.items()
+    }
+    plain = Task("t", main_query="What is 1 + 2?", metadata={"chosen": "3", "rejected": "4"})
+    [repeated, once] = groups(renderer, [Task("t", main_query="What is 1 + 2?", metadata=both), plain])
+    assert [each.forest.nodes for each in repeated.episodes] == [each.forest.nodes for each in once.episodes]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        (["3", "three"], "no text and no list of messages"),
+        (
+            [{"role": "user", "content": "And 2 + 2?"}, {"role": "assistant", "content": "4"}],
+            "begins with a message of",
+        ),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(renderer: Renderer, chosen: list[Any], said: str) -> None:
+    with pytest.raises(TaskReaderError, match=f"task t: metadata.chosen.* {said}"):
+        groups(renderer, [Task("t", main_query="What is 1 + 2?", metadata={"chosen": chosen, "rejected": "5"})])
+
+
 @pytest.mark.parametrize("metadata", [{}, {"chosen": "3"}, {"rejected": "3"}, {"answer": 3, "rejected": "3"}])
 def test_a_task_without_two_different_answers_is_named(renderer: Renderer, metadata: dict[str, Any]) -> None:
     with pytest.raises(TaskReaderError, match=r"task t has no preferred answer"):
