@@ -65,17 +65,17 @@ def replay_run(run: str, overrides: Sequence[str], *, trust_code: bool) -> int:
         asyncio.Runner() as runner,  # one loop for all: judges keep connections
     ):
         bar = progress.add_task("episodes", total=reader.count())
-        for group in groups_of(reader):
-            then = group.episodes
-            now: list[Episode] = []
-            for episode in then:
-                result = runner.run(again(episode, renderer_of(episode.forest, renderer), judge, config))
-                now.append(result.episode)
-                if result.kept is not None:
-                    kept[result.kept] += 1
-                progress.advance(bar)
-            advantages = zip(_advantages(then, algorithm), _advantages(now, algorithm), strict=True)
-            for old, new, (was, is_now) in zip(then, now, advantages, strict=True):
+        for then in steps_of(reader):
+            now = [EpisodeGroup(group.task, []) for group in then]
+            for group, replayed in zip(then, now, strict=True):
+                for episode in group.episodes:
+                    result = runner.run(again(episode, renderer_of(episode.forest, renderer), judge, config))
+                    replayed.episodes.append(result.episode)
+                    if result.kept is not None:
+                        kept[result.kept] += 1
+                    progress.advance(bar)
+            compared = (_members(then), _members(now), _advantages(then, algorithm), _advantages(now, algorithm))
+            for old, new, was, is_now in zip(*compared, strict=True):
                 _count(outcomes[old.split, old.step], old, new)
                 differences += _differences(old, new, was, is_now)
     if not outcomes:
@@ -116,21 +116,26 @@ def _nothing_judged(run: RunDirectory) -> RunStoreError:
     )
 
 
-def groups_of(reader: EpisodeReader) -> Iterator[EpisodeGroup]:
-    """The judged episodes of a run, by step and task, in the order of the store."""
-    members: dict[tuple[Split, int, str], list[str]] = {}
+def steps_of(reader: EpisodeReader) -> Iterator[list[EpisodeGroup]]:
+    """The judged episodes of each step and split of a run, by task, in the order of the store."""
+    steps: dict[tuple[Split, int], dict[str, list[str]]] = {}
     for row in reader.list():
         if row.status != "error":
-            members.setdefault((row.split, row.step, row.task_id), []).append(row.episode_id)
-    for episode_ids in members.values():
-        episodes = [reader.read(episode_id) for episode_id in episode_ids]
-        yield EpisodeGroup(episodes[0].task, sorted(episodes, key=lambda episode: episode.repeat))
+            steps.setdefault((row.split, row.step), {}).setdefault(row.task_id, []).append(row.episode_id)
+    for members in steps.values():
+        groups = [[reader.read(episode_id) for episode_id in episode_ids] for episode_ids in members.values()]
+        yield [EpisodeGroup(group[0].task, sorted(group, key=lambda episode: episode.repeat)) for group in groups]
 
 
-def _advantages(episodes: Sequence[Episode], algorithm: Algorithm) -> list[Advantage]:
+def _members(groups: Sequence[EpisodeGroup]) -> list[Episode]:
+    return [episode for group in groups for episode in group.episodes]
+
+
+def _advantages(groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> list[Advantage]:
+    """The advantage of each episode of a step: some algorithms compare it with those of other tasks."""
     from astune.algorithm import advantages_of
 
-    return advantages_of(algorithm, [EpisodeGroup(episodes[0].task, list(episodes))])[0]
+    return [advantage for group in advantages_of(algorithm, groups) for advantage in group]
 
 
 def _count(outcome: _Outcome, old: Episode, new: Episode) -> None:

@@ -318,6 +318,18 @@ def test_stored_episodes_are_judged_and_merged_again_without_the_model(folder):
     assert "2 episodes again: 2 come out differently" in out
 
 
+def test_advantages_are_computed_again_over_the_whole_step(folder):
+    """Another reward of one task changes those of all, where the baseline is a step's."""
+    debug(folder, "--set", "trainer.algorithm=reinforce_plus_plus")
+    of_t0 = (
+        'return -1.0 if judge_input_dictionary["task_core_arg"].task.task_id == "t0" else float(judge_input_dictionary'
+    )
+    (folder / "agent.py").write_text(AGENT.replace("return float(judge_input_dictionary", of_t0))
+    out = astune(folder, "replay", "talk")
+    assert "train-000000-t0-000-1: reward 1 -> -1, advantage" in out
+    assert "train-000000-t1-000-1: advantage" in out
+
+
 def test_a_judge_that_needs_the_world_cannot_judge_again(folder):
     judge = "task_judge.judge_protocol=astune.task_judge.env_service_as_judge->EnvServiceJudge"
     debug(folder, "--set", judge)
