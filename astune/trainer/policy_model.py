@@ -193,8 +193,8 @@ class PolicyModel:
 
     @torch.no_grad()
     def origin(self) -> dict[str, float]:
-        """What a state belongs to beside its shapes: the base's weights, by a CRC-32 over a hundredth of them, and the
-        adapter's scale."""
+        """Names of the start that a state fits, beside its shapes: a CRC-32 over a hundredth of the base's weights, and
+        the adapter's scale."""
         crc = 0
         for name, tensor in saved_tensors(self.causal_lm):
             if ".lora_" not in name:
