@@ -78,15 +78,18 @@ async def run_program(
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Make the guardian end everything, and wait for that."""
-    if process.returncode is not None:
-        return
-    if process.stdin is not None:
-        process.stdin.close()
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
+    """Make the guardian end everything, and wait for that.
+
+    What the program still wrote is read and dropped: a stream that is full is never seen to end.
+    """
+    if process.returncode is None:
+        if process.stdin is not None:
+            process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _ENDS_S)
+        async with asyncio.timeout(_ENDS_S):
+            await asyncio.gather(_end_of(process.stdout), _end_of(process.stderr), process.wait())
 
 
 def _read(descriptor: int) -> dict[str, int]:

@@ -26,7 +26,7 @@ from astune.context_tracker.replay import faults
 from astune.renderers import Renderer
 from astune.schema import ConfigError, Episode
 from astune.workflow.agent_result import AgentResult
-from astune.workflow.program import program_workflow
+from astune.workflow.program import program_workflow, run_once
 
 SDK_AGENT = """
 import json, os, sys
@@ -225,6 +225,22 @@ def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Rende
     assert episode.status == "error"
     assert time.monotonic() - start < 60
     assert is_gone(int(pid_file.read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+async def test_a_program_that_floods_its_output_is_cancelled_as_fast_as_another_and_leaves_no_descriptor() -> None:
+    command = [sys.executable, "-c", "print('begun', flush=True)\nwhile True: print('y' * 1000)"]
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        running = asyncio.ensure_future(run_once(command, {"task_id": "t", "main_query": "q"}, {}))
+        await asyncio.wait([running], timeout=1.0)
+        began = time.monotonic()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert time.monotonic() - began < 5.0
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_secrets_of_ours_do_not_reach_the_program(
