@@ -31,12 +31,16 @@ _WATCH_S = 0.05
 """Seconds between looks at the memory of all of a call's processes together."""
 _LEFT_OVER_S = 0.2
 """Seconds to read what a call wrote last, where a process that it left behind holds the stream open."""
+_SHELL_SIGNAL, _LAST_SIGNAL = 128, 64
+"""What a shell adds to the number of a signal, and the last signal."""
 
 
 class _ProgramBackend:
     """Backend with one process per call, in its own session."""
 
     name: str
+    _reports_as_shells = False
+    """Whether its program reports 128 + n for a process ended by signal n, as shells do."""
 
     async def start(self) -> None: ...
 
@@ -64,7 +68,7 @@ class _ProgramBackend:
                 await ended
             await asyncio.wait([asyncio.ensure_future(output.ended())], timeout=_LEFT_OVER_S)
             code_began = _read_ready(ready_read)
-            status = _wait_status(process.returncode or 0)
+            status = _wait_status(process.returncode or 0, as_shells=self._reports_as_shells)
         finally:
             if process is not None:
                 kill_group(process.pid)
@@ -108,6 +112,7 @@ class BubblewrapBackend(_ProgramBackend):
     """Namespaces made by the program bwrap; the interpreter inside adds limits, Landlock and the system call filter."""
 
     name = "bubblewrap"
+    _reports_as_shells = True
 
     async def start(self) -> None:
         self._bwrap = shutil.which("bwrap")
@@ -209,8 +214,12 @@ def _settle(stopped: asyncio.Future[EndedBy], reason: EndedBy) -> None:
         stopped.set_result(reason)
 
 
-def _wait_status(returncode: int) -> int:
-    """Return the wait status; bwrap reports 128 + n for a process ended by signal n, as shells do."""
-    if returncode > 128:
-        return returncode - 128
+def _wait_status(returncode: int, *, as_shells: bool) -> int:
+    """Return the wait status of a process from its exit status, which is below 0 for a signal.
+
+    Args:
+        as_shells: 128 + n is signal n; code that ends itself with such a status is then reported as ended by a signal.
+    """
+    if as_shells and _SHELL_SIGNAL < returncode <= _SHELL_SIGNAL + _LAST_SIGNAL:
+        return returncode - _SHELL_SIGNAL
     return -returncode if returncode < 0 else returncode << 8

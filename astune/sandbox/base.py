@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from astune.config.schema import SandboxLimits
-from astune.sandbox.inside.guest import OUT_OF_MEMORY
 
 EndedBy = Literal["exit", "timeout", "memory", "output", "killed"]
 
@@ -47,11 +46,11 @@ class Backend(Protocol):
 def result_of(status: int, stopped: EndedBy | None, stdout: bytes, stderr: bytes) -> SandboxResult:
     """Return the result of a process with this wait status; `stopped` is our reason for stopping it.
 
-    A SIGKILL that was not ours is the kernel's, because memory ran out. Excessive output was cut, even if the process
-    ended before it was stopped.
+    A SIGKILL that was not ours is the kernel's or the guest's, because memory ran out. Excessive output was cut, even
+    if the process ended before it was stopped.
     """
     returncode = os.waitstatus_to_exitcode(status)
-    if returncode == OUT_OF_MEMORY or stopped == "output":
+    if stopped == "output":
         returncode = -signal.SIGKILL
     ended_by: EndedBy = "exit" if returncode >= 0 else "killed"
     if stopped is not None and returncode == -signal.SIGKILL:

@@ -17,6 +17,7 @@ import pytest
 from waiting import eventually
 
 from astune.sandbox import Sandbox, SandboxConfig
+from astune.sandbox._program import _wait_status
 from astune.sandbox.inside import family
 from astune.schema import SandboxError
 
@@ -122,11 +123,30 @@ def test_output_that_just_fits_is_whole(any_box):
         ("import sys; sys.exit(True)", 1, ""),
         ("import os; os._exit(126)", 126, ""),
         ("raise SystemExit", 0, ""),
+        ("import sys; sys.exit(-1)", 255, ""),
+        ("import os; os._exit(128)", 128, ""),
+        ("import sys; sys.exit(200)", 200, ""),
+        ("import sys; sys.exit(255)", 255, ""),
     ],
 )
 def test_the_exit_status_is_an_interpreters(any_box, code, returncode, stderr):
     result = any_box.run(code)
     assert (result.returncode, result.stderr, result.ended_by) == (returncode, stderr, "exit")
+
+
+@pytest.mark.parametrize("status", [130, 137, 192])
+def test_a_status_that_a_shell_gives_to_signals_is_an_exit_status(any_box, status):
+    if any_box.backend == "bubblewrap":
+        pytest.skip("bubblewrap reports signals so, and nothing else")
+    result = any_box.run(f"import sys; sys.exit({status})")
+    assert (result.returncode, result.ended_by) == (status, "exit")
+
+
+def test_only_a_program_that_reports_as_shells_do_has_signals_above_128():
+    reported = [0, 3, 128, 130, 137, 192, 193, 200, 255, -9, -11]
+    bubblewrap = [os.waitstatus_to_exitcode(_wait_status(each, as_shells=True)) for each in reported]
+    assert bubblewrap == [0, 3, 128, -2, -9, -64, 193, 200, 255, -9, -11]
+    assert [os.waitstatus_to_exitcode(_wait_status(each, as_shells=False)) for each in reported] == reported
 
 
 def test_a_traceback_shows_the_code_and_nothing_of_the_sandbox(any_box):

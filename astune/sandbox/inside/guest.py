@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import mmap
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False
@@ -14,27 +15,27 @@ if TYPE_CHECKING:  # a program that starts for each call imports no more than it
 FILE_NAME = "main.py"
 """File name of the code in tracebacks."""
 
-OUT_OF_MEMORY = 137
-"""Exit status of code that ran out of memory: as containers report a process that the kernel ended for that."""
-
 
 def run(source: str) -> NoReturn:
-    """Run the code and end the process as an interpreter would: threads, atexit, buffers, exit status."""
+    """Run the code and end the process as an interpreter would: threads, atexit, buffers, exit status.
+
+    Code that ran out of memory is ended by SIGKILL, as the kernel ends such a process: every exit status is the code's.
+    """
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
     sys.argv = [FILE_NAME]
     reserve = mmap.mmap(
         -1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     )  # so that the report of a MemoryError has room
+    status, out_of_memory = 0, False
     try:
         exec(compile(source, FILE_NAME, "exec", dont_inherit=True), main.__dict__)
-        status = 0
     except SystemExit as asked:
         status = _asked_status(asked)
     except MemoryError as failure:
         reserve.close()
         _show(failure, source)
-        status = OUT_OF_MEMORY
+        status, out_of_memory = 1, True
     except BaseException as failure:
         _show(failure, source)
         status = 1
@@ -43,6 +44,8 @@ def run(source: str) -> NoReturn:
             finish()
         except BaseException as failure:
             _show(failure, source)
+    if out_of_memory:
+        os.kill(os.getpid(), signal.SIGKILL)
     os._exit(status & 0xFF)
 
 
