@@ -128,6 +128,8 @@ async def run_shell_command(command: str, timeout: float = _LONGEST_S) -> str:
     use = current_tool_use() or ToolUse(SandboxConfig())
     if not isinstance(command, str):
         return _as_tags(-1, "", f"TypeError: the command has to be a string, and is {command!r}")
+    if (why := _refused(command)) is not None:
+        return _as_tags(-1, "", f"ValueError: the command holds {why}, which no shell accepts")
     program, mark = use.workspace.program(command)
     return await _run(use, program, timeout, lambda result: use.workspace.keep(result, mark), more_output_kb=MOST_KB)
 
@@ -167,6 +169,17 @@ async def _run(
         use.fail(failure)
         raise
     return _as_text(result, min(timeout_s, use.config.timeout_s), use.config)
+
+
+def _refused(command: str) -> str | None:
+    """Return what in a command cannot be handed to a shell; None if nothing."""
+    if "\0" in command:
+        return "a NUL character"
+    try:
+        command.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return "half of a surrogate pair"
+    return None
 
 
 def _seconds(timeout: object) -> float | None:
