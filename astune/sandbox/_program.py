@@ -32,7 +32,7 @@ _WATCH_S = 0.05
 _LEFT_OVER_S = 0.2
 """Seconds to read what a call wrote last, where a process that it left behind holds the stream open."""
 _SHELL_SIGNAL, _LAST_SIGNAL = 128, 64
-"""What a shell adds to the number of a signal, and the last signal."""
+"""Offset that a shell adds to the number of a signal, and the last signal."""
 
 
 class _ProgramBackend:
