@@ -51,6 +51,7 @@ def _parts(
         ("taken out", len(found["dropped"])),
         ("tasks to train on", found["training"]),
         ("of them replayed", found["replayed"]),
+        ("not trained, since their questions are held out", found.get("not_trained", 0)),
         ("new tasks made of failures", turn.result("expanded")["tasks"]),
         *((f"original tasks not replayed: {why}", n) for why, n in found.get("not_replayed", {}).items()),
         ("fresh tasks, held out", found["fresh"]),

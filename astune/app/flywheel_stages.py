@@ -55,6 +55,8 @@ class Filtered:
         for rule, n in Counter(row["rule"] for row in found["dropped"]).most_common():
             yield f"{n:,} taken out as {rule}"
         yield f"{found['training']:,} tasks to train on, {found['replayed']:,} of them replayed"
+        if n := found.get("not_trained"):
+            yield f"{n:,} tasks are not trained: their questions are held out"
         for why, n in found.get("not_replayed", {}).items():
             yield f"{n:,} original tasks are not replayed: {why}"
         yield f"{found['fresh']:,} fresh tasks, held out"
@@ -143,7 +145,9 @@ class Stages:
             max_ratings=config.flywheel.max_ratings,
             held_out=compared_on,
         )
-        training, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
+        accepted, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
+        held_out = {plain(_question(task)) for task in fresh}
+        training = [task for task in accepted if plain(_question(task)) not in held_out]
         new = set(self._turn.inputs["new"])
         fresh = [task for task in fresh if task.metadata["interaction"] in new] or fresh
         replay, left_out = self._replay(compared_on | {plain(_question(task)) for task in fresh})
@@ -158,6 +162,7 @@ class Stages:
             "sources": sorted(_sources(interactions, ratings).items()),
             "dropped": [each.row() for each in evidence.dropped],
             "training": len(training) + len(replayed),
+            "not_trained": len(accepted) - len(training),
             "replayed": len(replayed),
             "not_replayed": left_out,
             "fresh": len(fresh),

@@ -22,6 +22,7 @@ from astune.app.flywheel_inputs import Inputs
 from astune.app.flywheel_stages import Stages
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating
 from astune.flywheel import History, Turn, Turns
+from astune.flywheel.evidence import plain
 from astune.schema import ConfigError, Forest, Task, WorkflowError
 
 
@@ -65,6 +66,37 @@ def test_questions_that_models_are_compared_on_are_not_replayed_and_are_counted(
     wheel.dry_run()
     assert "5 original tasks are not replayed: models are compared on them" in lines
     assert any(line.endswith(", 3 of them replayed") for line in lines)
+
+
+def test_no_training_task_asks_what_a_fresh_one_asks(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="")
+    hello = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+    store = FeedbackStore(world / "feedback.sqlite3")
+    for name, session, asked in (  # s7 is held out, and s0 is not
+        ("fresh", "s7", [{"role": "user", "content": "Name a colour (500)."}]),
+        ("spelled", "s0", [{"role": "user", "content": "Name  A COLOUR (500)."}]),
+        ("later", "s0", [*hello, {"role": "user", "content": "Name a colour (500)."}]),
+        ("other", "s0", [*hello, {"role": "user", "content": "Name a colour (501)."}]),
+    ):
+        store.add(Interaction(name, [*asked, {"role": "assistant", "content": "Blue."}], session, user=name))
+        store.rate(Rating(name, 1.0, user=name))
+    store.close()
+    wheel, lines = flywheel(conf, "trainer.tasks_per_step=1000")
+    training, fresh = asked_in(wheel.turn().turn)
+    assert "name a colour (500)." in fresh
+    assert not training & fresh
+    assert "name a colour (501)." in training
+    assert "  2 tasks are not trained: their questions are held out" in lines
+
+
+def asked_in(turn: Turn | None) -> tuple[set[str], set[str]]:
+    """The questions of a turn's training tasks and of its fresh ones."""
+    assert turn is not None
+    files = (turn.folder / f"{name}.jsonl" for name in ("train", "fresh"))
+    training, fresh = (
+        {plain(json.loads(line)["main_query"]) for line in file.read_text().splitlines()} for file in files
+    )
+    return training, fresh
 
 
 def _answered(*said: str) -> list[dict[str, str]]:
