@@ -118,7 +118,7 @@ class Flywheel:
                 self._say("nothing is new since the last turn")
                 return
             turn = Turns(Path(temporary)).begin(found)
-            stages = Stages(self._experiment, turn, Path(temporary), self._console, inputs, store=copied)
+            stages = Stages(self._experiment, turn, self.folder, self._console, inputs, store=copied)
             for line in stages.filter().lines():
                 self._say(line)
 

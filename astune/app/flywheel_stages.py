@@ -25,7 +25,7 @@ from astune.env_service.base import last_question, text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.interaction import digest_of
 from astune.feedback.masking import PATTERNS, Masker
-from astune.flywheel import Decision, Evidence, Turn, compare, decide, filtered
+from astune.flywheel import Decision, Evidence, Turn, Turns, compare, decide, filtered
 from astune.flywheel.decision import MEASURED
 from astune.flywheel.evidence import plain
 from astune.launcher.companion import CompanionFlags
@@ -148,6 +148,8 @@ class Stages:
         accepted, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
         held_out = {plain(_question(task)) for task in fresh}
         training = [task for task in accepted if plain(_question(task)) not in held_out]
+        trained = self._trained_before()
+        fresh = [task for task in fresh if plain(_question(task)) not in trained]
         new = set(self._turn.inputs["new"])
         fresh = [task for task in fresh if task.metadata["interaction"] in new] or fresh
         replay, left_out = self._replay(compared_on | {plain(_question(task)) for task in fresh})
@@ -174,6 +176,14 @@ class Stages:
         return expanded(
             self._experiment, self._turn, self._compared_on() | {plain(_question(task)) for task in held_out}
         )
+
+    def _trained_before(self) -> set[str]:
+        """The questions, made `plain`, that earlier turns trained: sessions and settings may put them on another
+        side."""
+        earlier = (turn.folder for turn in Turns(self._folder).all() if turn.folder != self._turn.folder)
+        paths = (folder / name for folder in earlier for name in ("train.jsonl", EXPANDED))
+        files = (path for path in paths if path.is_file() and path.stat().st_size)
+        return {plain(_question(task)) for path in files for task in tasks_in(path, self._experiment.base_dir)}
 
     def _compared_on(self) -> set[str]:
         """The queries, made `plain`, of the sets that models are compared on."""

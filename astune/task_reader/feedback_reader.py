@@ -45,7 +45,8 @@ class TaskReaderFeedback(TaskReaderBase):
     calls.
 
     Of several references to one question the one with the most weight is taken. What is held out is decided by session,
-    so that no conversation is on both sides, and stays as it is when more feedback comes.
+    so that no conversation is on both sides: of several by the one of the earliest accepted answer, so that a question
+    stays on its side when a better answer comes.
     """
 
     def training_tasks(self) -> list[Task]:
@@ -59,14 +60,16 @@ class TaskReaderFeedback(TaskReaderBase):
     def _tasks(self) -> Iterator[tuple[Task, bool]]:
         config = self.config.feedback_tracing
         path = self.find(config.path, key="task_reader.feedback_tracing.path")
-        best, rejected = dict[str, _Opined](), defaultdict[str, list[_Opined]](list)
+        best, first = dict[str, _Opined](), dict[str, _Opined]()
+        rejected = defaultdict[str, list[_Opined]](list)
         with closing(FeedbackStore(path)) as store:
             for opined in _opined(store, config.min_rating):
                 digest = digest_of([(m["role"], text_of(m)) for m in opined.messages])
                 if opined.rejected:
                     rejected[digest].append(opined)
-                if opined.reference and (digest not in best or opined.weight > best[digest].weight):
-                    best[digest] = opined
+                if opined.reference:
+                    best[digest] = max(best.get(digest, opined), opined, key=lambda each: each.weight)
+                    first[digest] = min(first.get(digest, opined), opined, key=_age)
         if not best:
             raise TaskReaderError(
                 f"{path} holds no answer that is rated {config.min_rating:g} or better, and no corrected one",
@@ -75,7 +78,7 @@ class TaskReaderFeedback(TaskReaderBase):
         for digest, accepted in best.items():
             yield (
                 _task(digest, accepted, rejected[digest]),
-                _share(accepted.interaction.session or digest) < config.held_out,
+                _share(first[digest].interaction.session or digest) < config.held_out,
             )
 
 
@@ -105,6 +108,10 @@ def _opined(store: FeedbackStore, min_rating: float) -> Iterator[_Opined]:
                 interaction,
                 opinion,
             )
+
+
+def _age(opined: _Opined) -> tuple[float, str]:
+    return opined.interaction.created_at, opined.interaction.interaction_id
 
 
 def _task(digest: str, accepted: _Opined, rejected: Sequence[_Opined]) -> Task:

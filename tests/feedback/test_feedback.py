@@ -397,6 +397,27 @@ def test_accepted_and_corrected_answers_become_tasks_that_no_session_shares(tmp_
     assert {task.main_query for task in pairs} == {"question 0", "question 1"}
 
 
+def test_a_question_stays_on_its_side_when_better_answers_come(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    settings = {"path": str(tmp_path / "feedback.sqlite3")}
+    config = TaskReaderConfig.model_validate({"type": "feedback_tracing", "feedback_tracing": settings})
+
+    def answered(name: str, session: str, at: float, n_ratings: int) -> None:
+        store.add(said(name, "question", f"answer {name}", session=session, at=at))
+        for user in range(n_ratings):
+            store.rate(Rating(name, 1.0, user=f"{name} {user}", created_at=at))
+
+    store.add(said("other", "another question", "yes", session="s0"))
+    store.rate(Rating("other", 1.0))
+    answered("first", "s0", 1.0, 1)
+    assert {task.main_query for task in open_task_reader(config).read().training} == {"another question", "question"}
+    answered("better", "s7", 2.0, 5)  # whose own questions are held out
+    splits = open_task_reader(config).read()
+    store.close()
+    assert splits.validation == []
+    assert {task.metadata["answer"] for task in splits.training} == {"yes", "answer better"}
+
+
 CALL = {
     "role": "assistant",
     "content": "",

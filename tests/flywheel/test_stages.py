@@ -99,6 +99,19 @@ def asked_in(turn: Turn | None) -> tuple[set[str], set[str]]:
     return training, fresh
 
 
+def test_what_an_earlier_turn_trained_is_never_fresh(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="")
+    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000", "task_reader.feedback_tracing.held_out=0")
+    trained, fresh = asked_in(wheel.turn().turn)
+    assert trained
+    assert not fresh
+    give_feedback(world, seed=1, n_users=12)
+    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000", "task_reader.feedback_tracing.held_out=0.7")
+    _, fresh = asked_in(wheel.turn().turn)
+    assert fresh
+    assert not fresh & trained
+
+
 def _answered(*said: str) -> list[dict[str, str]]:
     roles = ("assistant", "user", "assistant")
     return [{"role": role, "content": text} for role, text in zip(roles, (*said, "Blue."), strict=True)]
