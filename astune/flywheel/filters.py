@@ -14,11 +14,12 @@ nobody else rated looks like a true one; the gate has to catch its harm.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import comb
+from statistics import fmean
 
 from astune.env_service.base import text_of
 from astune.feedback.interaction import EXPLICIT, Rating
@@ -161,16 +162,30 @@ def _by_rater(evidence: Evidence) -> dict[str, list[Rating]]:
 
 
 def _drop_odd_rates(evidence: Evidence) -> None:
+    """Drop raters whose rate is odd beside that of the others, whichever one of these is left out.
+
+    A prolific rater counts no more than another, and alone makes nobody odd.
+    """
     of_rater = _by_rater(evidence)
     signs = {rater: [each.rating > 0 for each in ratings if each.rating] for rater, ratings in of_rater.items()}
-    total, good = sum(map(len, signs.values())), sum(map(sum, signs.values()))
-    for rater, own in signs.items():
-        others = total - len(own)
-        if len(own) < _FOR_A_RATE or others < _FOR_A_RATE:
+    counted = {rater: min(len(own), _FOR_A_RATE) for rater, own in signs.items() if own}
+    good = {rater: n * fmean(signs[rater]) for rater, n in counted.items()}
+    total, total_good = sum(counted.values()), math.fsum(good.values())
+
+    def rate_without(*raters: str) -> float:
+        left = total - sum(counted[each] for each in raters)
+        return (total_good - sum(good[each] for each in raters) + 1) / (left + 2)
+
+    for rater, n in counted.items():
+        own = signs[rater]
+        if len(own) < _FOR_A_RATE or total - n < 2 * _FOR_A_RATE:
             continue
-        rate = (good - sum(own) + 1) / (others + 2)
-        if _binomial_p(sum(own), len(own), rate) < _UNLIKELY:
-            why = f"{sum(own)} of {len(own)} ratings are good, and {100 * rate:.0f} % of the others'"
+        if _binomial_p(sum(own), len(own), rate_without(rater)) >= _UNLIKELY:
+            continue
+        rates = [rate_without(rater, other) for other in counted if other != rater]
+        nearest = min(max(fmean(own), min(rates)), max(rates))
+        if _binomial_p(sum(own), len(own), nearest) < _UNLIKELY:
+            why = f"{sum(own)} of {len(own)} ratings are good, and {100 * nearest:.0f} % of the others'"
             evidence.drop("outlier", of_rater[rater], why)
 
 
@@ -239,5 +254,7 @@ def _contradicts(word: str, right: str) -> bool:
 
 def _binomial_p(k: int, n: int, rate: float) -> float:
     """The probability of a count as unlikely as `k` among `n`, or less likely."""
-    chances = [comb(n, each) * rate**each * (1 - rate) ** (n - each) for each in range(n + 1)]
-    return sum(each for each in chances if each <= chances[k] * (1 + 1e-9))
+    ways = (math.lgamma(n + 1) - math.lgamma(each + 1) - math.lgamma(n - each + 1) for each in range(n + 1))
+    yes, no = math.log(rate), math.log1p(-rate)
+    chances = [math.exp(way + each * yes + (n - each) * no) for each, way in enumerate(ways)]
+    return math.fsum(each for each in chances if each <= chances[k] * (1 + 1e-9))

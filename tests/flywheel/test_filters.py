@@ -73,6 +73,20 @@ def test_a_rater_whose_rate_is_far_from_the_others_is_taken_out() -> None:
     assert {each.rater for each in rules_of(interactions, ratings).dropped} == {"sour"}
 
 
+@pytest.mark.parametrize("n_honest", [2, 5])
+def test_one_prolific_rater_is_odd_and_makes_nobody_else_so(n_honest: int) -> None:
+    interactions = [said(f"i{n}", f"question {n}", "an answer") for n in range(1200 + 20 * n_honest)]
+    ratings = [Rating(f"i{n}", 1.0, user=f"u{n % n_honest}") for n in range(20 * n_honest)]
+    ratings += [Rating(f"i{n}", -1.0) for n in range(20 * n_honest, 1200 + 20 * n_honest)]
+    assert {each.rater for each in rules_of(interactions, ratings).dropped} == {"client web"}
+
+
+def test_two_raters_who_differ_show_nothing_of_each_other() -> None:
+    interactions = [said(f"i{n}", f"question {n}", "an answer") for n in range(40)]
+    ratings = [Rating(f"i{n}", 1.0 if n % 2 else -1.0, user=f"u{n % 2}") for n in range(40)]
+    assert rules_of(interactions, ratings).dropped == []
+
+
 def test_what_nobody_agrees_on_is_not_learned() -> None:
     asked = [said(f"i{n}", "Name a colour.", "Seven.", user=f"u{n}") for n in range(6)]
     split = [Rating(f"i{n}", corrected_answer=("Blue.", "Green.")[n % 2], user=f"u{n}") for n in range(4)]
