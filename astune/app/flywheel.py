@@ -92,6 +92,8 @@ class Flywheel:
         made = stages.expand()
         if settings.expand:
             self._say(f"  {made['tasks']:,} new tasks from {made['seeds']:,} corrected failures {made['why']}".rstrip())
+            if n := made.get("replayed"):
+                self._say(f"  {n:,} more original tasks replayed")
         if settings.rubrics:
             self._heading("rubrics")
         learned = stages.rubrics()

@@ -34,7 +34,7 @@ def report_html(
 def _parts(
     turn: Turn, decision: Decision, tried: Sequence[Tried], users: Mapping[str, str], history: History
 ) -> Iterable[str]:
-    inputs, found = turn.inputs, turn.result("filtered")
+    inputs, found, made = turn.inputs, turn.result("filtered"), turn.result("expanded")
     yield f"<h1>Turn {escape(turn.name)}: {'promoted' if decision.promoted else 'not promoted'}</h1>"
     yield "".join(f"<p>{escape(reason)}</p>" for reason in decision.reasons)
     yield "<h2>Old and new</h2>"
@@ -52,7 +52,8 @@ def _parts(
         ("tasks to train on", found["training"]),
         ("of them replayed", found["replayed"]),
         ("not trained, since their questions are held out", found.get("not_trained", 0)),
-        ("new tasks made of failures", turn.result("expanded")["tasks"]),
+        ("new tasks made of failures", made["tasks"]),
+        ("original tasks replayed beside these", made.get("replayed", 0)),
         *((f"original tasks not replayed: {why}", n) for why, n in found.get("not_replayed", {}).items()),
         ("fresh tasks, held out", found["fresh"]),
     ]

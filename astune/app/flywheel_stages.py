@@ -35,6 +35,8 @@ from astune.task_reader import open_task_reader
 from astune.task_reader.data_reader import tasks_in
 
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
+_REPLAYED = "replayed.jsonl"
+"""Original tasks that are replayed beside those of `EXPANDED`."""
 _MASKED_BEFORE = Masker(dict.fromkeys(PATTERNS, ""))
 """Content of a store was masked when it was written, as that store was configured."""
 _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
@@ -173,9 +175,13 @@ class Stages:
     def _expand(self) -> dict[str, Any]:
         fresh = self._turn.folder / "fresh.jsonl"
         held_out = tasks_in(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
-        return expanded(
-            self._experiment, self._turn, self._compared_on() | {plain(_question(task)) for task in held_out}
-        )
+        compared_on = self._compared_on() | {plain(_question(task)) for task in held_out}
+        made = expanded(self._experiment, self._turn, compared_on)
+        filtered = self._turn.result("filtered")
+        n_users = filtered["training"] - filtered["replayed"]
+        replayed = self._replayed(self._replay(compared_on)[0], n_users + made["tasks"])[filtered["replayed"] :]
+        self._turn.write(_REPLAYED, "".join(task_line(task) for task in replayed))
+        return made | {"replayed": len(replayed)}
 
     def _trained_before(self) -> set[str]:
         """The questions, made `plain`, that earlier turns trained: sessions and settings may put them on another
@@ -231,14 +237,15 @@ class Stages:
         return kept, left_out
 
     def _replayed(self, replay: Sequence[Task], n_training: int) -> list[Task]:
-        """Original tasks, so many that they are `replay_share` of all; others in each turn."""
+        """Original tasks, so many that they are `replay_share` of all; others in each turn. More begin with fewer."""
         share = self._experiment.config.flywheel.replay_share
-        n = min(len(replay), round(n_training * share / (1 - share)))
-        return random.Random(self._turn.number).sample(replay, n)
+        n = round(n_training * share / (1 - share))
+        return random.Random(self._turn.number).sample(replay, len(replay))[:n]
 
     def _train(self) -> dict[str, Any]:
         trainer = self._experiment.config.trainer
-        n = self._turn.result("filtered")["training"] + self._turn.result("expanded")["tasks"]
+        made = self._turn.result("expanded")
+        n = self._turn.result("filtered")["training"] + made["tasks"] + made.get("replayed", 0)
         needed = trainer.tasks_per_step + trainer.dynamic_sampling.max_extra_tasks
         if n < needed:
             return {"model": None, "why": f"not trained: {n} tasks, but a step needs {needed}"}
@@ -268,8 +275,9 @@ class Stages:
     def _new_run(self) -> Experiment:
         config, training = self._experiment.config, self._turn.folder / "train.jsonl"
         if self._turn.result("expanded")["tasks"]:
-            expanded = self._turn.folder / EXPANDED
-            training = self._turn.write("train_expanded.jsonl", training.read_text() + expanded.read_text())
+            parts = (self._turn.folder / name for name in ("train.jsonl", EXPANDED, _REPLAYED))
+            text = "".join(path.read_text(encoding="utf-8") for path in parts if path.is_file())
+            training = self._turn.write("train_expanded.jsonl", text)
         values: dict[str, Any] = {
             "experiment_name": self._run_name,
             "model": {"path": self._turn.inputs["model"]},

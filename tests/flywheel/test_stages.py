@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from astune.app.evaluation import Evaluation
 from astune.app.experiment import Experiment
 from astune.app.flywheel import Flywheel
 from astune.app.flywheel_inputs import Inputs
+from astune.app.flywheel_making import task_line
 from astune.app.flywheel_stages import Stages
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating
 from astune.flywheel import History, Turn, Turns
@@ -110,6 +111,32 @@ def test_what_an_earlier_turn_trained_is_never_fresh(world: Path) -> None:
     _, fresh = asked_in(wheel.turn().turn)
     assert fresh
     assert not fresh & trained
+
+
+def test_original_tasks_are_their_share_of_all_that_is_trained(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expanded(_: Experiment, turn: Turn, excluded: Collection[str]) -> dict[str, Any]:
+        lines = [task_line(Task(task_id=f"made-{n}", main_query=f"Name a fruit (made {n}).")) for n in range(18)]
+        turn.write("expanded.jsonl", "".join(lines))
+        return {"seeds": 1, "tasks": len(lines), "why": ""}
+
+    monkeypatch.setattr(flywheel_stages, "expanded", expanded)
+    conf = make_world(world, world / "model", replay_share=0.5)
+    conf.write_text(conf.read_text().replace("tasks_per_step: 12", "tasks_per_step: 1000"))
+    store = FeedbackStore(world / "feedback.sqlite3")
+    interactions, ratings = store.digests()
+    store.close()
+    given = {"interactions": [*interactions], "ratings": dict.fromkeys(ratings, 1)}
+    stages, _ = begun(conf, world / "flywheel", model=str(world / "model"), **given)
+    found = stages.filter().result
+    assert 2 * found["replayed"] == found["training"]
+    assert stages.expand()["replayed"] == 18
+    training = stages._new_run().config.task_reader.jsonl.training
+    assert training is not None
+    rows = [json.loads(line) for line in Path(training.file_path).read_text().splitlines()]
+    original = [row["main_query"] for row in rows if "feedback" not in row["task_id"] and "made" not in row["task_id"]]
+    assert len(rows) == found["training"] + 36
+    assert len(original) == len(set(original)) == len(rows) / 2
+    assert stages.train()["why"].startswith(f"not trained: {len(rows)} tasks, ")
 
 
 def _answered(*said: str) -> list[dict[str, str]]:
