@@ -13,11 +13,13 @@ from pydantic import ValidationError
 
 from astune.env_service import EnvironmentHandle, SynchronousHandle
 from astune.renderers import conversations
+from astune.renderers.messages import message_of
 from astune.schema import (
     AstuneError,
     Episode,
     Forest,
     JudgeError,
+    Message,
     Reward,
     Task,
     WorkflowError,
@@ -55,9 +57,10 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskCoreArg:
-    """Data that judges read as `task_core_arg`."""
+    """Data that judges read as `task_core_arg`; `answers` are the messages that the model wrote, each once, or None."""
 
     task: Task
+    answers: Sequence[Message] | None = None
 
 
 async def ask_judge(
@@ -114,8 +117,8 @@ def _named(judge: Judge, task: Task) -> str:
 
 
 def _inputs(task: Task, env: Any, forest: Forest, registered: Mapping[str, Any]) -> dict[str, Any]:
-    conversation = conversations(forest)
-    return {"env": env, "task_core_arg": TaskCoreArg(task), "grouped_steps": conversation, **registered}
+    core = TaskCoreArg(task, [message_of(node) for node in forest.answers()])
+    return {"env": env, "task_core_arg": core, "grouped_steps": conversations(forest), **registered}
 
 
 async def _called(method: Callable[[Any], Any], inputs: Any, what: str, timeout_s: float) -> Any:

@@ -54,6 +54,14 @@ def conversation_of(inputs: Inputs) -> list[dict[str, Any]]:
     return messages
 
 
+def answers_of(inputs: Inputs) -> list[dict[str, Any]]:
+    """The messages that the model wrote, each once; those of the assistant where that was not recorded."""
+    recorded = getattr(inputs["task_core_arg"], "answers", None)
+    if recorded is None:
+        return [message for message in conversation_of(inputs) if message["role"] == "assistant"]
+    return [_plain(message) for message in recorded]
+
+
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
     plain = {"role": message.get("role"), "content": text_of(message)}
     functions = [call.get("function", call) for call in message.get("tool_calls") or []]

@@ -7,15 +7,16 @@ import re
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, Reward
 from astune.task_judge.judge_base import JudgeBase
-from astune.task_judge.judged import Inputs, conversation_of, reply_of
+from astune.task_judge.judged import Inputs, answers_of, reply_of
 
 _WORDS = re.compile(r"\S+")
 
 
 class LengthPenalty(JudgeBase):
-    """0 up to `free` words that the agent wrote, -1 from `most` on, and a straight line between.
+    """0 up to `free` words that the model wrote, -1 from `most` on, and a straight line between.
 
-    Words are what white space parts; calls of tools count with their arguments.
+    Words are what white space parts; calls of tools count with their arguments. Few-shot examples do not count, and a
+    message of several timelines counts once.
     """
 
     def __init__(self, config: AstuneConfig, *, free: int, most: int) -> None:
@@ -25,7 +26,7 @@ class LengthPenalty(JudgeBase):
         self._free, self._most = free, most
 
     def compute_reward(self, judge_input_dictionary: Inputs) -> Reward:
-        written = [message for message in conversation_of(judge_input_dictionary) if message["role"] == "assistant"]
+        written = answers_of(judge_input_dictionary)
         words = sum(len(_WORDS.findall(f"{message['content']} {message.get('tool_calls', '')}")) for message in written)
         over = min(1.0, max(0, words - self._free) / (self._most - self._free))
         return Reward(raw_reward=-over, is_success=words <= self._free, metadata={"words": words})

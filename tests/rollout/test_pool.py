@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from rollout_stage import HELLO, Stage, build_stage, running_tasks, task
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
+from astune.config.schema import AstuneConfig
 from astune.engine.scripted import ScriptedEngine
 from astune.renderers import Renderer
 from astune.schema import ContextOverflow, EngineError, SamplingParams, WorkflowError
+from astune.task_judge import load_judge
 
 ECHO = f"{Path(__file__).with_name('rollout_worlds.py')}->Echo"
 
@@ -327,6 +329,24 @@ async def test_the_judge_gets_what_the_protocol_promises(stage: Callable[..., St
     assert inputs["final_answer"] == text
     assert inputs["grouped_steps"] == [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]]
     assert group.episodes[0].judge_inputs == {"final_answer": text}
+
+
+async def test_length_is_penalised_of_what_the_model_wrote_and_of_each_message_once(stage, renderer):
+    class Branches(Workflow):
+        async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+            asked = [*proxy.init_messages, {"role": "user", "content": "Hi"}]
+            answer = await proxy.achat(asked)
+            for following in ("Louder.", "Quieter."):
+                await proxy.achat([*asked, answer, {"role": "user", "content": following}])
+
+    protocol = {"judge_protocol": "length_penalty", "params": {"free": 0, "most": 1000}}
+    judge = load_judge(AstuneConfig.model_validate({"task_judge": protocol}))
+    shown = [{"role": "user", "content": "Hey"}, {"role": "assistant", "content": "An example of a reply."}]
+    asked = Task(task_id="t", init_messages=shown)
+    [group] = await stage(Branches, judge=judge).play([asked])
+    reward = group.episodes[0].reward
+    assert reward is not None
+    assert reward.metadata["words"] == 3 * len(renderer.decode(HELLO).split())
 
 
 @pytest.mark.parametrize(
