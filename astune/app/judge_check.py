@@ -126,11 +126,21 @@ async def rewards_of(judge: JudgeBase, task: Task, answers: Sequence[str]) -> li
     return [each.raw_reward if isinstance(each, Reward) else float(each[0]) for each in verdicts]
 
 
+def n_judged(judge: JudgeBase) -> int:
+    """The number of episodes of each task that `check_judge` lets a judge judge."""
+    return 2 + len(PROBES) + _n_again(judge)
+
+
+def _n_again(judge: JudgeBase) -> int:
+    """Answers that are judged twice: of a group the whole, in another order, since places depend on the others."""
+    return 2 + len(PROBES) if isinstance(judge, GroupJudgeBase) else 2
+
+
 async def _try(judge: JudgeBase, task: Task, good: str, bad: str, check: JudgeCheck) -> None:
     probed = {name: probe(bad, problem_of(task)) for name, probe in PROBES.items()}
     answers = [good, bad, *probed.values()]
     first = await rewards_of(judge, task, answers)
-    again = (await rewards_of(judge, task, answers[1::-1]))[::-1]
+    again = (await rewards_of(judge, task, answers[: _n_again(judge)][::-1]))[::-1]
     check.episodes += len(first) + len(again)
     check.distinguished.append(first[0] > first[1])
     check.wavered += [abs(one - other) for one, other in zip(first, again, strict=False)]

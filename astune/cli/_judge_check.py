@@ -15,11 +15,11 @@ from astune.cli._reported import reported
 
 def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled: Path | None, dry_run: bool) -> int:
     """1 where the judge has a fault, else 0."""
-    from astune.app.judge_check import TOLERANCE, check_judge
+    from astune.app.judge_check import TOLERANCE, check_judge, n_judged
     from astune.config import load_config
     from astune.config.output_file import require_output
     from astune.rubrics import read_examples
-    from astune.task_judge.probes import PROBES
+    from astune.task_judge import load_judge
     from astune.task_reader import open_task_reader
 
     config = load_config(conf, list(overrides))
@@ -28,7 +28,8 @@ def check_judge_of(conf: Path, overrides: Sequence[str], *, tasks: int, labelled
     examples = read_examples(labelled, config.rubrics) if labelled is not None else []
     console = Console()
     if dry_run:
-        each = len(PROBES) + 4
+        judge = load_judge(config, base_dir=conf.parent)
+        each = 0 if judge is None else n_judged(judge)
         console.say(f"{len(chosen)} tasks with {each} episodes each would be judged")
         return 0
     page = conf.with_name(f"{conf.stem}.judge.html")

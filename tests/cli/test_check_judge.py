@@ -47,6 +47,26 @@ def test_a_judge_that_obeys_what_it_judges_is_found_out(
     assert ("fault: an answer that orders the judge earns more" in told) == (status == 1)
 
 
+def test_a_judge_of_groups_judges_the_same_group_twice(
+    astune: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    def beaten(instruction: str, question: dict[str, Any]) -> Any:
+        """Count how many others an attempt is as good as or better: in a smaller group a bad one beats fewer."""
+        good = [each["answer"] == question["reference"] for each in question["attempts"]]
+        scores = [round(10 * sum(one >= other for other in good) / len(good)) for one in good]
+        places = zip(question["attempts"], scores, strict=True)
+        return {"places": [{"attempt": each["attempt"], "reason": "", "score": score} for each, score in places]}
+
+    with answering(beaten) as server:
+        conf = written(tmp_path, {"judge_protocol": "group"}, {"base_url": server.url, "model": "m"})
+        ended, out, err = astune("check", "judge", str(conf))
+        told = re.sub(r"\s+", " ", out + err)
+        assert ended == 0, told
+        assert "the same episode judged twice: at most 0.00 apart" in told
+        ended, out, _ = astune("check", "judge", str(conf), "--dry-run")
+    assert (ended, out) == (0, "4 tasks with 16 episodes each would be judged\n")
+
+
 def test_worked_solutions_that_end_in_the_same_answer_are_no_wrong_ones_for_each_other(
     astune: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
