@@ -6,13 +6,15 @@ not imported here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Protocol
 
 from astune.app.api import train
+from astune.app.experiment import Experiment
 from astune.app.run import Run
-from astune.config.schema import TaskReaderConfig, TrainerConfig
+from astune.config.schema import TaskReaderConfig
 from astune.schema import ConfigError
 from astune.task_reader.two_datasets import TwoDatasets
 
@@ -87,8 +89,13 @@ def tune(
     _require_supported(model, auxiliary_models)
     values: dict[str, Any] = {"rollout.workflow": workflow_func, "task_judge.judge_protocol": judge_func}
     values |= {"project_name": project_name, "experiment_name": experiment_name, "trackers": monitor_type}
-    values |= _of_model(model) | _of_algorithm(algorithm) | _of_datasets(train_dataset, eval_dataset, algorithm)
+    values |= _of_model(model) | _of_algorithm(algorithm) | _of_datasets(train_dataset, eval_dataset)
     given = {key: value for key, value in values.items() if value is not None}
+    if train_dataset is not None and train_dataset.total_steps is None:
+        flags = inspect.signature(train).parameters
+        settings = given | {key: value for key, value in overrides.items() if key not in flags}
+        batch_size = Experiment.of(config_path or {}, values=settings).config.trainer.tasks_per_step
+        given["trainer.total_steps"] = _steps_of(train_dataset, batch_size)
     return train(config_path or {}, **(given | overrides))
 
 
@@ -118,20 +125,19 @@ def _of_algorithm(algorithm: TunedAlgorithm | None) -> dict[str, Any]:
     }
 
 
-def _of_datasets(
-    training: Dataset | None, validation: Dataset | None, algorithm: TunedAlgorithm | None
-) -> dict[str, Any]:
+def _of_datasets(training: Dataset | None, validation: Dataset | None) -> dict[str, Any]:
     if training is None:
         if validation is not None:
             raise ConfigError("eval_dataset is given without train_dataset", hint="give both, or name both in the file")
         return {}
     params = {"training": _named(training), "validation": None if validation is None else _named(validation)}
     values: dict[str, Any] = {"task_reader.type": TwoDatasets, "task_reader.params": params}
-    if training.total_steps is not None:
-        return values | {"trainer.total_steps": training.total_steps}
-    batch_size = TrainerConfig().tasks_per_step if algorithm is None else algorithm.batch_size
-    n_rows = len(TwoDatasets(TaskReaderConfig(), **params).training_tasks())
-    return values | {"trainer.total_steps": max(1, training.total_epochs * n_rows // batch_size)}
+    return values | {"trainer.total_steps": training.total_steps}
+
+
+def _steps_of(training: Dataset, batch_size: int) -> int:
+    n_rows = len(TwoDatasets(TaskReaderConfig(), training=_named(training)).training_tasks())
+    return max(1, training.total_epochs * n_rows // batch_size)
 
 
 def _named(dataset: Dataset) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import astune
+from astune.app import tuning
 from astune.app.experiment import Experiment
 
 FUNCTIONS = """
@@ -81,6 +82,30 @@ def test_a_function_of_agentscopes_tuner_is_trained_with_its_own_objects(tuner, 
     [first, *_] = run.episodes(step=1, split="train")
     assert first.task.metadata.keys() == {"number"}
     assert first.reward is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "n_steps"),
+    [
+        ({}, 2 * 8 // 8),
+        ({"trainer": {"tasks_per_step": 2}}, 2 * 8 // 2),
+        ({"trainer.tasks_per_step": 2}, 2 * 8 // 2),
+        ({"config_path": "tuned.yaml"}, 2 * 8 // 4),
+        ({"config_path": "tuned.yaml", "algorithm": 1}, 2 * 8 // 1),
+        ({"config_path": "tuned.yaml", "trainer.total_steps": 3}, 3),
+    ],
+)
+def test_epochs_are_steps_of_the_batch_that_is_trained(functions, monkeypatch, more, n_steps):
+    Path("tuned.yaml").write_text("astune: {trainer: {tasks_per_step: 4, total_steps: 5}}")
+    more = dict(more)
+    if size := more.pop("algorithm", None):
+        names = ("group_size", "save_interval_steps", "eval_interval_steps")
+        sizes = dict.fromkeys(names, 2) | {"batch_size": size, "learning_rate": 1e-5, "algorithm_type": "grpo"}
+        more["algorithm"] = types.SimpleNamespace(**sizes)
+    monkeypatch.setattr(tuning, "train", lambda config, **values: Experiment.of(config, values=values).config)
+    dataset = types.SimpleNamespace(path="train.jsonl", name=None, split="train", total_epochs=2, total_steps=None)
+    config = astune.tune(workflow_func=functions.answer, train_dataset=dataset, **more)
+    assert config.trainer.total_steps == n_steps
 
 
 @pytest.mark.parametrize(
