@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
@@ -84,7 +84,7 @@ def _progress(trial: Trial) -> str:
 
 def _report(trials: Sequence[Trial], console: Console) -> None:
     """Print the table, and write it with the curves as `report.html` into the sweep's folder."""
-    measured = {trial.name: _held_out(trial, console) for trial in trials}
+    measured = {trial.name: _held_out(trial, console.say) for trial in trials}
     rows = sorted(_groups(trials, measured), key=lambda row: row.key, reverse=True)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("settings", overflow="fold")  # a cut may hide the difference between rows
@@ -99,12 +99,12 @@ def _report(trials: Sequence[Trial], console: Console) -> None:
     console.say(f"{path}\nevery curve: astune view {trials[0].folder}")
 
 
-def _held_out(trial: Trial, console: Console) -> HeldOut | None:
-    """Validation scores so far; None if there are none, or they cannot be read, which is printed."""
+def _held_out(trial: Trial, say: Callable[[str], object]) -> HeldOut | None:
+    """Validation scores so far; None if there are none, or they cannot be read, which `say` receives."""
     try:
         return trial.held_out()
     except AstuneError as error:
-        console.say(f"{trial.name}: {error}")
+        say(f"{trial.name}: {error}")
         return None
 
 
@@ -186,12 +186,9 @@ def _curve(group: str, index: int, trials: Sequence[Trial]) -> Line:
 
 
 def _outcome(trial: Trial) -> str:
-    try:
-        score = trial.held_out()
-    except AstuneError as error:
-        return f"finished; {error}"
+    score = _held_out(trial, lambda _: None)  # the report names what cannot be read
     if score is None:
-        return "finished; nothing was measured on held-out tasks"
+        return "finished; without a score on held-out tasks"
     return f"finished; held-out {score.first:.3f} -> {score.last:.3f}, best {score.best:.3f} in step {score.best_step}"
 
 

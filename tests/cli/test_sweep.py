@@ -185,6 +185,22 @@ def test_a_run_with_damaged_metrics_is_named_and_the_others_are_reported(
     assert "0.500 (step 0)" in page
 
 
+def test_damaged_metrics_of_a_trial_that_just_ended_are_named_once(
+    conf: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(trial: Trial, _: object) -> int:
+        (write(trial, "finished") / "metrics.jsonl").write_text("{\n")
+        return 0
+
+    monkeypatch.setattr("astune.cli._sweep.run_trial", train)
+    with pytest.raises(SystemExit) as ended:
+        run(["sweep", str(conf)])
+    assert ended.value.code in (None, 0)
+    shown = "".join(capsys.readouterr().out.splitlines())
+    assert shown.count("metrics.jsonl, line 1") == 1
+    assert "seed=0: finished" in shown
+
+
 def measured(step: int, success: float) -> str:
     line = {
         "step": step,
