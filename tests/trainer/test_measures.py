@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from trainer_helpers import episode, group, node
 
-from astune.trainer.measures import episode_metrics
+from astune.runs.held_out import SUCCESS
+from astune.trainer.measures import episode_metrics, of_all
 
 
 def test_means_are_over_finished_episodes_and_a_workflows_own_numbers_over_those_that_have_them() -> None:
@@ -50,3 +52,9 @@ def test_without_a_finished_episode_there_are_only_counts() -> None:
         "groups/used",
         "groups/dropped",
     }
+
+
+def test_equally_many_successes_are_equal_whatever_did_not_finish() -> None:
+    rates = {n: fmean([1.0] * 55 + [0.0] * (n - 55)) for n in range(55, 201)}
+    measures = [{"episodes/finished": float(n), "reward/success_rate": rate} for n, rate in rates.items()]
+    assert {of_all(each, 200)[SUCCESS] for each in measures} == {55 / 200}
