@@ -19,7 +19,7 @@ from astune.cli._train import Request, train_or_plan
 from astune.config.strict import changed
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory
-from astune.runs.interval import rate_text
+from astune.runs.interval import interval_text, rate_text
 from astune.runs.report import BEST_PROMPTS, read_report
 
 
@@ -52,8 +52,7 @@ def _report(run: RunDirectory, console: Console) -> None:
     measured = read_report(run, examples=0).validation
     table = Table("prompts", "held-out success", "95 % interval", "mean reward")
     for name, summary in zip(("start", "best"), (measured[0], measured[-1]) if measured else (), strict=False):
-        low, high = summary.interval
-        interval = f"{rate_text(low)} to {rate_text(high)}"
+        interval = interval_text(summary.interval)
         table.add_row(name, rate_text(summary.success_rate), interval, rate_text(summary.reward))
     console.print(table)
     best = yaml.safe_load((run.path / BEST_PROMPTS).read_text(encoding="utf-8"))["astune"]["rollout"]["params"]

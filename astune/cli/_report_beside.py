@@ -17,7 +17,7 @@ from rich.text import Text
 from astune.app.console import Console
 from astune.config.saved import load_saved
 from astune.runs import RunDirectory, StepSummary, resolve_run
-from astune.runs.interval import rate_text
+from astune.runs.interval import interval_text, rate_text
 from astune.runs.report import BEST_PROMPTS, RunReport, read_report
 from astune.schema import RunStoreError, visible
 
@@ -39,11 +39,10 @@ def show_beside(runs: Sequence[str]) -> int:
     rows = _rows(directories)
     for row in rows:
         summary = row.summary
-        low, high = summary.interval
         table.add_row(
             row.what,
             rate_text(summary.success_rate),
-            f"{rate_text(low)} to {rate_text(high)}",
+            interval_text(summary.interval),
             rate_text(summary.reward),
             "" if row is rows[0] else f"{row.report.trained_s:.0f} s",
             Text(visible(str(row.report.path))),

@@ -106,6 +106,12 @@ def rate_text(rate: float) -> str:
     return f"{rate:.{digits}f}"
 
 
+def interval_text(interval: tuple[float, float]) -> str:
+    """Return `0.38 to 0.62`."""
+    low, high = interval
+    return f"{rate_text(low)} to {rate_text(high)}"
+
+
 def interval_of(rate: float, effective: float) -> tuple[float, float]:
     """The 95 % interval of a rate of so many independent episodes."""
     return wilson_interval(rate * effective, effective)
