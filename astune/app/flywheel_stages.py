@@ -184,8 +184,7 @@ class Stages:
         return made | {"replayed": len(replayed)}
 
     def _trained_before(self) -> set[str]:
-        """The questions, made `plain`, that earlier turns trained: sessions and settings may put them on another
-        side."""
+        """The `plain` questions that earlier turns trained: sessions and settings may put them on another side."""
         earlier = (turn.folder for turn in Turns(self._folder).all() if turn.folder != self._turn.folder)
         paths = (folder / name for folder in earlier for name in ("train.jsonl", EXPANDED))
         files = (path for path in paths if path.is_file() and path.stat().st_size)
@@ -220,11 +219,8 @@ class Stages:
         return splits.training, splits.validation
 
     def _replay(self, compared_on: Collection[str]) -> tuple[list[Task], Counter[str]]:
-        """The original tasks that may be trained, and how many may not, by reason.
-
-        Args:
-            compared_on: questions, made `plain`, of the sets that models are compared on.
-        """
+        """The original tasks that may be trained, and how many may not, by reason; models are compared on the `plain`
+        questions `compared_on`."""
         settings, kept, left_out = self._experiment.config, list[Task](), Counter[str]()
         pairs = settings.flywheel.learn_by == "dpo"
         for task in self._inputs.tasks("replay"):

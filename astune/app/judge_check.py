@@ -160,9 +160,9 @@ async def _agreement(judge: JudgeBase, labelled: Sequence[Example], field_name: 
 
 def _inputs(task: Task, answer: str) -> dict[str, Any]:
     asked = list(task.init_messages) or [{"role": "user", "content": task.main_query}]
-    said = {"role": "assistant", "content": answer}
-    core = TaskCoreArg(task, [said])
-    return {"env": None, "task_core_arg": core, "grouped_steps": [[*asked, said]], "final_answer": answer}
+    reply = {"role": "assistant", "content": answer}
+    core = TaskCoreArg(task, [reply])
+    return {"env": None, "task_core_arg": core, "grouped_steps": [[*asked, reply]], "final_answer": answer}
 
 
 def _answers(task: Task, known: Sequence[Task], field_name: str) -> tuple[str, str]:
