@@ -29,7 +29,7 @@ from astune.helper_model import HelperModel, Usage
 from astune.rollout import RolloutPool
 from astune.runs import EpisodeReader, RunDirectory
 from astune.runs.report import BEST_PROMPTS
-from astune.schema import ConfigError, Episode, Split, Task, WorkflowError, install_extra
+from astune.schema import ConfigError, Episode, EpisodeGroup, Split, Task, WorkflowError, install_extra
 from astune.task_judge.judged import problem_of
 from astune.trainer.batch import drop_untrained
 from astune.trainer.ledger import RolloutResult, StepLedger
@@ -45,8 +45,19 @@ _REFLECTS = "You improve the prompts of AI agents."
 
 Prompts = dict[str, str]
 T = TypeVar("T")
-_Played = tuple[RolloutResult, list[str]]
-"""Episodes, and why some of them could not be played."""
+_Played = tuple[RolloutResult, dict[str, str]]
+"""Episodes, and why some tasks, by their ids, could not be played."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplayed:
+    """A task that could not be played with some prompts."""
+
+    task: Task
+    why: str
+
+
+_Tried = Episode | _Unplayed
 
 
 class PromptSearch(Backbone):
@@ -145,11 +156,12 @@ class _Player:
         before = engine.stats()
         with clock.phase("validation" if split == "validation" else "rollout"):
             groups = await pool.run_groups(tasks, step=self.ledger.step, split=split, num_repeat=num_repeat)
-        counted, failed = engine.stats() - before, [group.dropped for group in groups if group.dropped is not None]
+        counted = engine.stats() - before
+        unplayed = {group.task.task_id: _why(group) for group in groups if group.dropped is not None}
         if split == "train":
             drop_untrained(groups, NOT_TRAINED)
         balance = pool.balance(groups, counted)
-        return RolloutResult(groups, counted, sum(clock.seconds.values()), balance), failed
+        return RolloutResult(groups, counted, sum(clock.seconds.values()), balance), unplayed
 
     async def measure(self, prompts: Prompts, held_out: Sequence[Task]) -> None:
         """Success on the held-out tasks, as a measurement of the present step."""
@@ -157,21 +169,17 @@ class _Player:
             played, _ = await self.play(prompts, held_out, "validation")
             self.ledger.record_validation(self.ledger.step, played, seconds={"validation": played.seconds})
 
-    async def try_out(self, prompts: Prompts, tasks: Sequence[Task], more: Mapping[str, float]) -> list[Episode]:
+    async def try_out(self, prompts: Prompts, tasks: Sequence[Task], more: Mapping[str, float]) -> list[_Tried]:
         """Run an episode per task, as a step of the run.
 
         Args:
             more: metrics of the search.
-
-        Raises:
-            WorkflowError: one of them could not be played.
         """
         self.ledger.begin_untrained(self.ledger.step + 1)
-        played, failed = await self.play(prompts, tasks, "train", num_repeat=1)
+        played, unplayed = await self.play(prompts, tasks, "train", num_repeat=1)
         self.ledger.record_untrained(played, seconds={"rollout": played.seconds}, more=more)
-        if failed:
-            raise WorkflowError(f"prompts cannot be compared, since an episode failed: {failed[0]}")
-        return [episode for group in played.groups for episode in group.episodes]
+        finished = [episode for group in played.groups for episode in group.episodes]
+        return [*finished, *(_Unplayed(task, unplayed[task.task_id]) for task in tasks if task.task_id in unplayed)]
 
     def skip_to(self, step: int, recorded: EpisodeReader) -> list[Episode]:
         """The episodes of a step that an earlier process of the run played."""
@@ -194,13 +202,18 @@ class _Search:
     failed: Exception | None = None
     """The error of a reflection. GEPA drops it, so the next call from there raises it again."""
     propose_new_texts: None = None
+    start: Prompts | None = None
+    lowest: float = 0.0
+    """The lowest reward so far, or 0: the score of a task that could not be played."""
 
     def best(self, start: Prompts, tasks: Sequence[Task]) -> Prompts:
         """The best prompts that GEPA finds.
 
         Raises:
-            AstuneError: an episode could not be played, or the helper model did not answer.
+            AstuneError: an episode could not be played with the prompts of the start, or the helper model did not
+                answer.
         """
+        self.start = start
         gepa, _ = _gepa()
         config = self.player.config
         n = config.prompt_search.validation_tasks
@@ -228,27 +241,43 @@ class _Search:
             raise
 
     def evaluate(self, batch: list[Task], candidate: Prompts, capture_traces: bool = False) -> Any:
-        """Play a candidate. GEPA fills up an epoch's last batch, so a task may be in it twice; it is played once."""
+        """Play a candidate. GEPA fills up an epoch's last batch, so a task may be in it twice; it is played once.
+
+        A task that cannot be played with proposed prompts has the lowest score, since the prompts may be the cause.
+
+        Raises:
+            WorkflowError: one cannot be played with the prompts of the start.
+        """
         self._raise_failed()
-        tasks = list({task.task_id: task for task in batch}.values())
-        names = [task.task_id for task in tasks]
-        step = self.journal.tried(candidate, names)
-        if step is None:
-            played = self._awaited(self.player.try_out(candidate, tasks, self._spent()))
-            self.journal.add_try(self.player.ledger.step, candidate, names, [each.raw_reward for each in played])
+        tasks = {task.task_id: task for task in batch}
+        recorded = self.journal.tried(candidate, list(tasks))
+        if recorded is None:
+            tried = self._awaited(self.player.try_out(candidate, list(tasks.values()), self._spent()))
         else:
-            played = self.player.skip_to(step, self.recorded)
-        by_task = {episode.task.task_id: episode for episode in played}
-        episodes = [by_task[task.task_id] for task in batch]
+            step, why = recorded
+            tried = [*self.player.skip_to(step, self.recorded), *(_Unplayed(tasks[name], why[name]) for name in why)]
+        unplayed = {each.task.task_id: each.why for each in tried if isinstance(each, _Unplayed)}
+        if unplayed and candidate == self.start:
+            raise WorkflowError(f"prompts cannot be compared, since an episode failed: {next(iter(unplayed.values()))}")
+        self.lowest = min([self.lowest, *(each.raw_reward for each in tried if isinstance(each, Episode))])
+        by_task = {each.task.task_id: each for each in tried}
+        scores = {name: self._score(each) for name, each in by_task.items()}
+        if recorded is None:
+            step, rewards = self.player.ledger.step, [scores[name] for name in tasks]
+            self.journal.add_try(step, candidate, list(tasks), rewards, unplayed)
+        outputs = [by_task[task.task_id] for task in batch]
         _, evaluation = _gepa()
-        scores = [episode.raw_reward for episode in episodes]
-        return evaluation(outputs=episodes, scores=scores, trajectories=episodes if capture_traces else None)
+        found = [scores[task.task_id] for task in batch]
+        return evaluation(outputs=outputs, scores=found, trajectories=outputs if capture_traces else None)
 
     def make_reflective_dataset(
         self, candidate: Prompts, eval_batch: Any, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        shown = [_shown(episode, self.player.config.task_judge.reference_field) for episode in eval_batch.trajectories]
+        shown = [_shown(tried, self.player.config.task_judge.reference_field) for tried in eval_batch.trajectories]
         return dict.fromkeys(components_to_update, shown)
+
+    def _score(self, tried: _Tried) -> float:
+        return tried.raw_reward if isinstance(tried, Episode) else self.lowest
 
     def _reflected(self, asked: str) -> str:
         text = self.journal.reflected(asked)
@@ -292,7 +321,17 @@ def _gepa() -> tuple[Any, Any]:
     return gepa, adapter.EvaluationBatch
 
 
-def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:
+def _why(group: EpisodeGroup) -> str:
+    """Why a group was dropped: what its last attempt failed with."""
+    return (group.failed_attempts[-1].error if group.failed_attempts else None) or str(group.dropped)
+
+
+def _shown(tried: _Tried, reference_field: str) -> dict[str, Any]:
+    inputs = {"task": problem_of(tried.task)[:_SHOWN]}
+    if isinstance(tried, _Unplayed):
+        feedback = f"It could not be played: {tried.why[:_SHOWN]}"
+        return {"Inputs": inputs, "Generated Outputs": "", "Feedback": feedback}
+    episode = tried
     written = "\n".join(
         f"[{node.role}] {node.content}" for node in episode.forest.nodes if node.sampled or node.role == "tool"
     )
@@ -301,7 +340,7 @@ def _shown(episode: Episode, reference_field: str) -> dict[str, Any]:
     succeeded = episode.reward is not None and episode.reward.is_success  # also where it was truncated
     ended = "a success" if succeeded else "no success"
     return {
-        "Inputs": {"task": problem_of(episode.task)[:_SHOWN]},
+        "Inputs": inputs,
         "Generated Outputs": written[-_SHOWN:],
         "Feedback": f"The reward is {episode.raw_reward:g}, {ended}.{known}",
     }

@@ -32,14 +32,23 @@ class SearchJournal:
         """The step of the last trial in it; 0 for none."""
         return max((line["step"] for line in self._lines if line["kind"] == _TRY), default=0)
 
-    def tried(self, prompts: Mapping[str, str], tasks: Sequence[str]) -> int | None:
-        """The step in which these prompts were tried on these tasks, where that is the journal's next line."""
+    def tried(self, prompts: Mapping[str, str], tasks: Sequence[str]) -> tuple[int, dict[str, str]] | None:
+        """The step in which these prompts were tried on these tasks, and why some could not be played, where that is
+        the journal's next line."""
         line = self._next(_TRY, {"prompts": dict(prompts), "tasks": list(tasks)})
-        return None if line is None else line["step"]
+        return None if line is None else (line["step"], line.get("unplayed", {}))
 
-    def add_try(self, step: int, prompts: Mapping[str, str], tasks: Sequence[str], rewards: Sequence[float]) -> None:
-        """Write down a trial whose episodes are on disk."""
-        self._add({"kind": _TRY, "step": step, "prompts": prompts, "tasks": tasks, "rewards": rewards})
+    def add_try(
+        self,
+        step: int,
+        prompts: Mapping[str, str],
+        tasks: Sequence[str],
+        rewards: Sequence[float],
+        unplayed: Mapping[str, str],
+    ) -> None:
+        """Write down a trial whose episodes are on disk; `unplayed` says why some tasks have none."""
+        line = {"kind": _TRY, "step": step, "prompts": prompts, "tasks": tasks, "rewards": rewards}
+        self._add(line | ({"unplayed": unplayed} if unplayed else {}))
 
     def reflected(self, asked: str) -> str | None:
         """Return the recorded answer to this question, if it is the journal's next line."""

@@ -1,4 +1,5 @@
-"""A search for prompts whose helper model fails, with the real GEPA where it is installed and one like it elsewhere."""
+"""A search for prompts whose helper model fails or proposes what cannot be played, with the real GEPA where it is
+installed and one like it elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rollout_stage import HELLO, Watcher
 
 from astune.backbone import prompt_search
 from astune.backbone.search_journal import SearchJournal
 from astune.config.schema import AstuneConfig
+from astune.engine.scripted import ScriptedEngine
 from astune.helper_model import Usage
-from astune.schema import BudgetSpent, Episode, Forest, Reward, Task
+from astune.renderers import Renderer
+from astune.schema import BudgetSpent, Episode, Forest, Reward, Task, WorkflowError
 
 TASKS = [Task(f"t{number}", main_query="Order tea.") for number in range(12)]
 
@@ -86,3 +90,114 @@ async def test_a_reflection_reads_of_a_success_that_ran_out_of_turns_as_one(tmp_
     found = search.make_reflective_dataset({}, SimpleNamespace(trajectories=episodes), ["system_prompt"])
     told = [each["Feedback"] for each in found["system_prompt"]]
     assert [text.split(", ")[1].rstrip(".") for text in told] == ["a success", "no success"]
+
+
+WORKFLOW = """
+from astune import Workflow, WorkflowOutput
+
+
+class Named(Workflow):
+    def __init__(self, config, *, system_prompt):
+        super().__init__(config)
+        self.prompt = system_prompt
+
+    async def execute(self, task, proxy):
+        system = {"role": "system", "content": self.prompt.format(name="Bo")}
+        await proxy.achat([system, *task.init_messages])
+        return WorkflowOutput(reward=-1.0 if "sour" in self.prompt else 1.0, is_success=True)
+"""
+START = {"system_prompt": "You are {name}, be brief."}
+UNPLAYABLE = {
+    "ContextOverflow": "Think carefully. " * 200,
+    "KeyError": 'You are {name}. Answer as JSON: {"answer": ...}',
+}
+
+
+class Recorded(Watcher):
+    """A run's episodes, as its record has them."""
+
+    def episodes(self, *, step: int, split: str) -> list[Episode]:
+        return [each for each in (*self.finished, *self.failed) if (each.step, each.split) == (step, split)]
+
+
+class Proposes:
+    """A helper model that proposes one prompt after another."""
+
+    def __init__(self, *prompts: str) -> None:
+        self.used = Usage()
+        self.prompts = list(prompts)
+        self.asked: list[str] = []
+
+    async def ask(self, instruction: str, question: str) -> str:
+        self.asked.append(question)
+        return self.prompts[len(self.asked) - 1]
+
+
+class Search:
+    """A search of a run in `folder`, which each call of `best` resumes."""
+
+    def __init__(self, folder: Path, renderer: Renderer, *proposed: str) -> None:
+        (folder / "named.py").write_text(WORKFLOW)
+        self.folder, self.renderer = folder, renderer
+        self.helper, self.recorded = Proposes(*proposed), Recorded()
+        self.evaluations: list[Any] = []
+        self.engine = ScriptedEngine(lambda *_: HELLO)
+
+    async def best(self, monkeypatch: pytest.MonkeyPatch, start: dict[str, str]) -> dict[str, str]:
+        monkeypatch.setattr(prompt_search, "_gepa", lambda: (SimpleNamespace(optimize=self.optimize), SimpleNamespace))
+        sections = {
+            "rollout": {
+                "workflow": "named.py->Named",
+                "max_model_len": 256,
+                "max_response_length_in_one_turn": 16,
+                "max_attempts": 1,
+                "params": start,
+            },
+            "prompt_search": {"validation_tasks": 4, "max_episodes": 60},
+        }
+        config = AstuneConfig.model_validate(sections)
+        model = SimpleNamespace(engine=self.engine, renderer=self.renderer, config=config)
+        ledger = SimpleNamespace(step=0, record_untrained=lambda *_, **__: None)
+        ledger.begin_untrained = lambda step: setattr(ledger, "step", step)
+        parts: Any = SimpleNamespace(judge=None)
+        observer: Any = SimpleNamespace(on_phase=lambda *_: None)
+        loop = asyncio.get_running_loop()
+        player = prompt_search._Player(config, parts, model, self.recorded, ledger, observer, self.folder, loop)  # type: ignore[arg-type]
+        search = prompt_search._Search(player, SearchJournal(self.folder), self.recorded, self.helper)  # type: ignore[arg-type]
+        return await asyncio.to_thread(search.best, start, TASKS)
+
+    def optimize(self, *, adapter: Any, seed_candidate: Any, reflection_lm: Any, valset: Any, **more: Any) -> Any:
+        self.evaluations = [adapter.evaluate(valset, seed_candidate, capture_traces=True)]
+        for _ in self.helper.prompts:
+            read = adapter.make_reflective_dataset({}, self.evaluations[-1], ["system_prompt"])
+            text = reflection_lm(str(read))
+            self.evaluations.append(adapter.evaluate(valset, {"system_prompt": text}, capture_traces=True))
+        return SimpleNamespace(best_candidate=seed_candidate)
+
+
+@pytest.mark.parametrize("failure", UNPLAYABLE)
+async def test_a_proposed_prompt_that_cannot_be_played_scores_lowest_and_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: Renderer, failure: str
+) -> None:
+    search = Search(tmp_path, renderer, UNPLAYABLE[failure], "Be kind.", "Be sour.", UNPLAYABLE[failure])
+    assert await search.best(monkeypatch, START) == START
+    scores = [evaluation.scores for evaluation in search.evaluations]
+    assert scores == [[1.0] * 4, [0.0] * 4, [1.0] * 4, [-1.0] * 4, [-1.0] * 4]
+    assert "It could not be played: " in search.helper.asked[1]
+    assert failure in search.helper.asked[1]
+    assert "could not be played" not in "".join(search.helper.asked[:1] + search.helper.asked[2:])
+
+    asked, played = len(search.helper.asked), len(search.recorded.started)
+    assert await search.best(monkeypatch, START) == START
+    assert (len(search.helper.asked), len(search.recorded.started)) == (asked, played), "all of it is in the journal"
+    assert [evaluation.scores for evaluation in search.evaluations] == scores
+
+
+async def test_a_prompt_of_the_start_that_cannot_be_played_ends_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: Renderer
+) -> None:
+    search = Search(tmp_path, renderer, "Be kind.")
+    with pytest.raises(WorkflowError, match=r"cannot be compared.*KeyError"):
+        await search.best(monkeypatch, {"system_prompt": UNPLAYABLE["KeyError"]})
+    assert search.helper.asked == []
+    assert not (tmp_path / "search.jsonl").exists()
