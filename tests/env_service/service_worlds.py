@@ -168,3 +168,12 @@ class Slow(Counter):
     def close(self) -> None:
         time.sleep(1)
         sys.stderr.write(f"closed after {self.steps} steps and {self.evaluations} evaluations\n")
+
+
+class ClosesWhenTold(Counter):
+    """Closes when the file that its task names is there."""
+
+    def close(self) -> None:
+        sys.stderr.write(f"{self.task.task_id} closes\n")
+        while not os.path.exists(self.task.task_id):
+            time.sleep(0.01)

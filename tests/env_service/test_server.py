@@ -353,6 +353,19 @@ class TestPlaces:
             assert answer.status_code == 410
             assert "released after 1 s without a call" in answer.json()["detail"]
 
+    def test_an_instance_that_is_used_while_another_one_closes_is_not_released(self, tmp_path):
+        told = tmp_path / "told"
+        with running(world("ClosesWhenTold"), "--idle-release-s", "2") as service:
+            service.create("slow", str(told))
+            for instance_id in ("used", "last"):
+                service.create(instance_id, str(tmp_path))
+            eventually(lambda: f"{told} closes" in service.log, "the first one to close")
+            assert service.step("used", "go").status_code == 200
+            told.touch()
+            eventually(lambda: service.step("used", "go") and service.capacity()[0] <= 1, "the last one to be released")
+            assert service.step("used", "go").status_code == 200
+            assert service.step("last", "go").status_code == 410
+
     def test_processes_wait_for_instances(self):
         with running(world("Counter"), "--warm", "3") as service:
             eventually(lambda: len(service.workers()) == 3, "three processes")
