@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from astune.config.schema import FileConfig
-from astune.schema import Task, TaskReaderError, content_id
+from astune.renderers import canonical
+from astune.schema import Message, Task, TaskReaderError, WorkflowError, content_id
 from astune.task_reader.raw_row import task_of_raw_row
 from astune.task_reader.reader import TaskReaderBase
 from astune.task_reader.rows import json_object
@@ -41,7 +42,9 @@ class TaskReaderJsonl(TaskReaderBase):
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            task = _task_of_line(line, f"{path}:{number}", self.config.jsonl.query_field)
+            where = f"{path}:{number}"
+            task = _task_of_line(line, where, self.config.jsonl.query_field)
+            _require_readable(task.init_messages, where)
             if task.task_id in line_of_id:
                 raise TaskReaderError(
                     f"{path}:{number}: task_id {task.task_id!r} is already on line {line_of_id[task.task_id]}",
@@ -52,6 +55,18 @@ class TaskReaderJsonl(TaskReaderBase):
         if not tasks:
             raise TaskReaderError(f"{path} holds no task", hint="write one JSON object a line")
         return tasks
+
+
+def _require_readable(messages: list[Message], where: str) -> None:
+    """Raises TaskReaderError if a message is none that a model can read, such as one whose content is a number."""
+    for index, message in enumerate(messages):
+        try:
+            canonical(message)
+        except WorkflowError as cause:
+            raise TaskReaderError(
+                f"{where}: message {index + 1}: {cause.message}",
+                hint='content is text, a list of text and image blocks, or null beside "tool_calls"',
+            ) from cause
 
 
 def _task_of_line(line: bytes, where: str, query_field: str) -> Task:

@@ -75,6 +75,17 @@ def test_blank_lines_and_a_byte_order_mark_are_no_matter(tmp_path):
         ('{"main_query": "q", "metadata": []}', "field 'metadata'"),
         ('{"init_messages": [{"content": "q"}]}', "needs 'role' and 'content'"),
         ('{"init_messages": ["q"]}', "field 'init_messages.0'"),
+        ('{"init_messages": [{"role": "user", "content": 5}]}', "message 1: .*content is text or a list .*not int"),
+        ('{"init_messages": [{"role": "user", "content": null}]}', "message 1: .* has no content"),
+        ('{"init_messages": [{"role": "user", "content": [5]}]}', "message 1: .*block of kind 'int'"),
+        (
+            '{"messages": [{"role": "user", "content": {"a": 1}}, {"role": "assistant", "content": "b"}]}',
+            "message 1: .*not dict",
+        ),
+        (
+            '{"prompt": [{"role": "user", "content": 5}], "chosen": "a", "rejected": "b"}',
+            "message 1: .*not int",
+        ),
         ('{"question": "q"}', r"a task has no field 'question'.*query_field"),
         ('{"main_query": "q", "task_id": " "}', "task_id is empty"),
         ('{"main_query": "q", "task_id": ["a"]}', "field 'task_id'"),
@@ -84,6 +95,17 @@ def test_a_bad_line_is_named_by_file_and_line(tmp_path, line, complaint):
     with pytest.raises(TaskReaderError, match=rf"(?s)tasks\.jsonl:2: .*{complaint}") as caught:
         read_one(tmp_path, {"main_query": "fine"}, line)
     assert caught.value.hint
+
+
+def test_messages_that_a_model_can_read_are_a_task(tmp_path):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": ""},
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "b", "tool_call_id": "c"},
+    ]
+    assert read_one(tmp_path, {"init_messages": messages})[0].init_messages == messages
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path):
