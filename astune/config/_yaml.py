@@ -72,9 +72,22 @@ def parse_document(text: str, source: str) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """Parse one value as YAML types it: `8` is a number, `true` a boolean, `[a, b]` a list."""
+    """Parse one value as YAML types it: `8` is a number, `true` a boolean, `[a, b]` a list.
+
+    Text stays whole where a line of YAML would end or begin something else: `####`, `You are #1`, `Answer: yes`, `- a`.
+    """
     require_small(text)
-    return yaml.load(text, Loader=PlainLoader)  # a subclass of SafeLoader
+    node = yaml.compose(text, Loader=PlainLoader)
+    return text.strip() if _is_text(node, text) else yaml.load(text, Loader=PlainLoader)  # a subclass of SafeLoader
+
+
+def _is_text(node: yaml.Node | None, text: str) -> bool:
+    read = text[node.start_mark.index : node.end_mark.index] if node is not None else ""
+    if read.strip() != text.strip():  # the rest would be a comment
+        return True
+    if isinstance(node, yaml.CollectionNode):
+        return not node.flow_style and "\n" not in text.strip()
+    return False
 
 
 def _record_lines(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:

@@ -272,6 +272,8 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
 
 def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     """Describe one pydantic error in plain words: the key, what it must be, what it is."""
+    if error["loc"][-1:] == ("[key]",):
+        return _no_text_as_key(error, places)
     path = canonical(".".join(str(part) for part in error["loc"] if not isinstance(part, int)))
     key = key_at(path)
     place = _place(path, places)
@@ -289,6 +291,14 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     return _Problem(place, f"`{ROOT}.{path}` must be {key.expected}; found {shown(value)}", hint)
 
 
+def _no_text_as_key(error: ErrorDetails, places: dict[str, str]) -> _Problem:
+    """Describe a key of an open mapping that is no text, such as `on` or `5`."""
+    path = canonical(".".join(str(part) for part in error["loc"][:-2]))
+    key = error["input"]
+    hint = "quote it" + ("; YAML reads on, off, yes and no as booleans" if isinstance(key, bool) else "")
+    return _Problem(_place(path, places), f"a key of `{ROOT}.{path}` must be text; found {shown(key)}", hint)
+
+
 def _place(path: str, places: dict[str, str]) -> str:
     """Return where the key, or the section around it, was last set."""
     while path and path not in places:
@@ -297,7 +307,14 @@ def _place(path: str, places: dict[str, str]) -> str:
 
 
 def unknown_key(path: str, model: type[StrictModel] | None = None) -> tuple[str, str]:
-    """Return the message and hint for a path that is not a key."""
+    """Return the message and hint for a path that is not a key, or that is one and was written with its dots."""
+    key = canonical(path)
+    if key_at(key) is not None:
+        sections, _, last = key.rpartition(".")
+        nested = f"{last}: ..."
+        for section in reversed(sections.split(".")):
+            nested = f"{section}: {{{nested}}}"
+        return f"`{ROOT}.{key}` is written with dots, which a file does not read as sections", f"nest it: {nested}"
     close = nearest(path)
     if close:
         hint = "did you mean " + " or ".join(f"`{full}`" for full in close) + "?"

@@ -1,7 +1,8 @@
 """Safe YAML loading for configurations from any source: plain values, bounded size and nesting.
 
-Differs from PyYAML's safe loading in four ways: `1e-6` is a number, `1:30` and `2026-01-31` are strings instead of a
-base-60 number and a date, a number has at most 300 characters, and aliases may not multiply the content.
+Differs from PyYAML's safe loading in five ways: `1e-6` is a number, `1:30` and `2026-01-31` are strings instead of a
+base-60 number and a date, `007` is a string instead of an octal number, a number has at most 300 characters, and
+aliases may not multiply the content.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ NULL = f"{_TAG}null"
 """The tag of an empty value."""
 _SIGNED_DIGITS = list("-+0123456789")
 _BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
+_LEADING_ZERO = re.compile(r"^[-+]?0[0-9_]+$")
 _EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$")
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -45,7 +47,11 @@ def _int(loader: Any, node: yaml.ScalarNode) -> int:
 def _make_plain(loader: Any) -> None:
     known: dict[str, list[Any]] = yaml.SafeLoader.yaml_implicit_resolvers
     loader.yaml_implicit_resolvers = {
-        first: [(f"{_TAG}str", _BASE_60), *((tag, form) for tag, form in forms if tag != f"{_TAG}timestamp")]
+        first: [
+            (f"{_TAG}str", _BASE_60),
+            (f"{_TAG}str", _LEADING_ZERO),
+            *((tag, form) for tag, form in forms if tag != f"{_TAG}timestamp"),
+        ]
         for first, forms in known.items()
     }
     loader.add_implicit_resolver(f"{_TAG}float", _EXPONENT, _SIGNED_DIGITS)

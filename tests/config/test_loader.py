@@ -81,10 +81,21 @@ def test_an_empty_file_and_an_emptied_section_are_all_defaults(write):
         ("task_reader.params.rate=1e-3", lambda c: c.task_reader.params == {"rate": 0.001}),
         ("trainer.optim={lr: 0.1}", lambda c: c.trainer.optim.lr == 0.1 and c.trainer.optim.warmup_steps == 3),
         ("rollout.agentscope_learn_protocol=a.b->C", lambda c: c.rollout.workflow == "a.b->C"),
+        ("rollout.num_repeat=010", lambda c: c.rollout.num_repeat == 10),
+        ("rollout.params.zip=02134", lambda c: c.rollout.params == {"zip": "02134"}),
+        ('rollout.params.marker="####"', lambda c: c.rollout.params == {"marker": "####"}),
+        ("rollout.params={a: 1, b: [x, 2]} ", lambda c: c.rollout.params == {"a": 1, "b": ["x", 2]}),
     ],
 )
 def test_an_override_is_typed_as_in_yaml(override, read):
     assert read(load_config(None, [override]))
+
+
+@pytest.mark.parametrize(
+    "text", ["####", "You are #1. Be kind", "5 # five", "Answer: yes", "Observation:", "- a", "--- a", "[a] #1", "a#b"]
+)
+def test_the_text_of_an_override_is_taken_whole(text):
+    assert load_config(None, [f"rollout.params.prompt= {text} "]).rollout.params == {"prompt": text}
 
 
 def test_overrides_below_one_section_add_up():
@@ -154,6 +165,16 @@ def test_dump_reads_back_to_the_same_configuration(write):
             ["`astune.rollout.total_steps`", "`astune.trainer.total_steps`?"],
         ),
         ("astune:\n  agentscope_learn_protocol: a->B\n", ["`astune.rollout.workflow`?"]),
+        (
+            "astune:\n  trainer.total_steps: 5\n",
+            ["line 2: `astune.trainer.total_steps` is written with dots", "nest it: trainer: {total_steps: ...}"],
+        ),
+        ("astune:\n  trainer:\n    optim.lr: 5\n", ["line 3", "nest it: trainer: {optim: {lr: ...}}"]),
+        (
+            "astune:\n  rollout: {params: {on: x}}\n",
+            ["a key of `astune.rollout.params` must be text", "true", "quote it"],
+        ),
+        ("astune:\n  rollout: {params: {5: x}}\n", ["line 2: a key of `astune.rollout.params`", "the number 5"]),
         ("astune:\n  trainer: {zzz: 1}\n", ["`astune.trainer.zzz`", "its keys are tasks_per_step"]),
         ("rollout:\n  num_repeat: 4\n", ["line 1", "unknown root key `rollout`", "add a line `astune:` above it"]),
         ("astuner: {}\n", ["unknown root key `astuner`", "did you mean `astune`?"]),
