@@ -1,7 +1,8 @@
 """The rows of a data file, one at a time: parquet, JSON lines, JSON and CSV. The meaning of a row is not interpreted.
 
-Values are what the file says: JSON's and parquet's own types, and text in CSV, where `007` stays `007`. Only a JSON
-list is read as a whole, for there is no other way to read one.
+Values are what the file says: JSON's types, and text in CSV, where `007` stays `007`. Parquet's decimals, dates and
+times are text too, `1.50` and `2026-01-31`, since JSON has no such types. Only a JSON list is read as a whole, for
+there is no other way to read one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +61,6 @@ def json_object(line: bytes, where: str) -> Row:
     """
     try:
         row = strict_json(line.decode("utf-8-sig"), _with_single_keys)
-        if b"\\ud" in line.lower():
-            json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as cause:
-        raise TaskReaderError(f"{where}: a text holds half a surrogate pair", hint="write whole characters") from cause
     except UnicodeDecodeError as cause:
         raise TaskReaderError(f"{where}: not UTF-8 (byte {cause.start})", hint="save the file as UTF-8") from cause
     except ValueError as cause:
@@ -74,7 +73,16 @@ def json_object(line: bytes, where: str) -> Row:
             f"{where}: expected one JSON object, found {type(row).__name__}",
             hint="write one object a line rather than one list",
         )
+    if b"\\ud" in line.lower():
+        _require_whole_characters(row, where)
     return row
+
+
+def _require_whole_characters(row: Row, where: str) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as cause:
+        raise TaskReaderError(f"{where}: a text holds half a surrogate pair", hint="write whole characters") from cause
 
 
 def _with_single_keys(pairs: Sequence[tuple[str, Any]]) -> Row:
@@ -86,14 +94,44 @@ def _with_single_keys(pairs: Sequence[tuple[str, Any]]) -> Row:
     return row
 
 
+def _require_own_names(names: Sequence[str], where: str) -> None:
+    if len(set(names)) < len(names):
+        raise TaskReaderError(f"{where}: two columns have one name: {', '.join(names)}", hint="give each its own")
+
+
 def _parquet_rows(path: Path) -> Iterator[Row]:
     arrow_error = _pyarrow("pyarrow").ArrowException
     with _open_parquet(path) as file:
+        names = file.schema_arrow.names
+        _require_own_names(names, str(path))
         try:
             for batch in file.iter_batches(batch_size=_BATCH):
-                yield from batch.to_pylist()
+                columns = [_values(batch.column(name), f"{path}: column {name!r}") for name in names]
+                for values in zip(*columns, strict=True):
+                    yield dict(zip(names, values, strict=True))
         except arrow_error as cause:
             raise _broken_parquet(path, cause) from cause
+
+
+def _values(column: Any, where: str) -> list[Any]:
+    try:
+        return [_plain(value) for value in column.to_pylist()]
+    except (_pyarrow("pyarrow").ArrowException, ValueError, OverflowError) as cause:
+        raise TaskReaderError(
+            f"{where} holds {column.type} values that cannot be read: {' '.join(str(cause).split())}",
+            hint="save the column as text, or leave it out",
+        ) from cause
+
+
+def _plain(value: Any) -> Any:
+    """The value with types that JSON has: decimals, dates and times become text that loses nothing."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):  # a tuple is a map's entry
+        return [_plain(each) for each in value]
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _open_parquet(path: Path) -> Any:
@@ -131,16 +169,20 @@ def _json_rows(path: Path) -> Iterator[Row]:
             yield from _json_line_rows(path)
             return
         stream.seek(0)
+        text = stream.read()
         try:
-            rows = strict_json(stream.read(), _with_single_keys)
+            rows = strict_json(text, _with_single_keys)
         except ValueError as cause:
             raise TaskReaderError(f"{path} is not JSON: {cause}", hint="fix it, or use JSON lines") from cause
+    has_surrogates = "\\ud" in text.lower()
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise TaskReaderError(
                 f"{path}: element {number} of the list is {type(row).__name__}, expected an object",
                 hint='a row is {"field": value, ...}',
             )
+        if has_surrogates:
+            _require_whole_characters(row, f"{path}: element {number} of the list")
         yield row
 
 
@@ -149,11 +191,8 @@ def _csv_rows(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream, strict=True)
         try:
-            names = next(lines, [])
-            if len(set(names)) < len(names):
-                raise TaskReaderError(
-                    f"{path}:1: two columns have one name: {', '.join(names)}", hint="give each its own"
-                )
+            names = next((values for values in lines if values), [])
+            _require_own_names(names, f"{path}:{lines.line_num}")
             for values in lines:
                 if values and len(values) != len(names):
                     raise TaskReaderError(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dataset_making import parquet_of
@@ -19,6 +23,14 @@ ROWS = [{"question": "2+2?", "answer": "#### 4", "level": 1}, {"question": 'é, 
 def write(path: Path, content: str | bytes) -> Path:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def table_of(table: Any) -> bytes:
+    from pyarrow import parquet
+
+    stream = io.BytesIO()
+    parquet.write_table(table, stream)
+    return stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -39,6 +51,71 @@ def test_values_in_csv_are_text_as_they_stand(tmp_path):
     first, second = rows_of(write(tmp_path / "t.csv", text))
     assert first == {"question": 'a, "b"\nc', "answer": "007"}
     assert (len(second["question"]), second["answer"]) == (200_000, "")
+
+
+def test_blank_lines_before_the_header_of_csv_are_no_header(tmp_path):
+    assert list(rows_of(write(tmp_path / "t.csv", "\n\r\na,b\n1,2\n"))) == [{"a": "1", "b": "2"}]
+    with pytest.raises(TaskReaderError, match=r"t\.csv:3: 1 values, but 2 columns"):
+        list(rows_of(write(tmp_path / "t.csv", "\na,b\n1\n")))
+
+
+def test_decimals_dates_and_times_of_parquet_are_text(tmp_path):
+    row = {
+        "answer": Decimal("1.50"),
+        "small": Decimal("1E-9"),
+        "day": date(2026, 1, 31),
+        "at": time(9, 30),
+        "since": datetime(2026, 1, 31, 9, 30, tzinfo=UTC),
+        "inside": [{"price": Decimal("1000"), "name": "a"}],
+    }
+    assert list(rows_of(write(tmp_path / "t.parquet", parquet_of([row])))) == [
+        {
+            "answer": "1.50",
+            "small": "0.000000001",
+            "day": "2026-01-31",
+            "at": "09:30:00",
+            "since": "2026-01-31T09:30:00+00:00",
+            "inside": [{"price": "1000", "name": "a"}],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "zone", "value"), [("ms", None, 10**18), ("us", "Mars/Base", 10**6)], ids=["far away", "unknown zone"]
+)
+def test_a_value_of_parquet_that_is_out_of_reach_is_named_by_file_and_column(
+    unit: Any, zone: str | None, value: int, tmp_path: Path
+):
+    import pyarrow
+
+    kind = pyarrow.timestamp(unit, zone)
+    path = write(tmp_path / "t.parquet", table_of(pyarrow.table({"q": ["x"], "at": pyarrow.array([value], kind)})))
+    with pytest.raises(TaskReaderError, match=r"t\.parquet: column 'at' holds timestamp.*save the column") as caught:
+        list(rows_of(path))
+    assert "download" not in str(caught.value)
+
+
+def test_nanoseconds_of_parquet_are_read_or_named(tmp_path: Path):
+    import pyarrow
+
+    times = pyarrow.array([1_234_567_891], pyarrow.timestamp("ns"))
+    path = write(tmp_path / "t.parquet", table_of(pyarrow.table({"at": times})))
+    try:
+        importlib.import_module("pandas")
+    except ImportError:
+        with pytest.raises(TaskReaderError, match=r"t\.parquet: column 'at' holds timestamp\[ns\]"):
+            list(rows_of(path))
+    else:
+        assert list(rows_of(path)) == [{"at": "1970-01-01T00:00:01.234567891"}]
+
+
+def test_two_columns_of_parquet_with_one_name_are_refused(tmp_path: Path):
+    import pyarrow
+
+    columns = [pyarrow.array(["a"]), pyarrow.array(["b"])]
+    table = pyarrow.Table.from_arrays(columns, names=["question", "question"])
+    with pytest.raises(TaskReaderError, match=r"t\.parquet: two columns have one name: question, question"):
+        list(rows_of(write(tmp_path / "t.parquet", table_of(table))))
 
 
 def test_a_large_parquet_file_is_read_as_it_goes(tmp_path):
@@ -121,6 +198,7 @@ def test_json_that_means_nothing_certain_is_refused_with_its_place(line: str, sa
         ('[{"answer": 1e999}]', "1e999 is beyond the largest number"),
         ('[{"a": 1, "a": 2}]', "'a' stands twice"),
         ("[" * 100_000, "nested deeper than"),
+        ('[{"a": 1}, {"a": "a\\ud83d"}]', r"t\.json: element 2 of the list: a text holds half a surrogate pair"),
     ],
 )
 def test_a_list_of_rows_is_as_strict_as_a_line(tmp_path: Path, text: str, says: str):
