@@ -81,7 +81,13 @@ def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
         check_same_thread=False,
     )
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.create_function("folded", 1, _folded, deterministic=True)
     return connection
+
+
+def _folded(text: object) -> object:
+    """SQLite's own `lower` changes ASCII letters only."""
+    return text.casefold() if isinstance(text, str) else text
 
 
 def connect_to_read(path: Path) -> tuple[sqlite3.Connection, bool, QueryLimit]:

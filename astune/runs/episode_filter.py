@@ -67,7 +67,7 @@ class EpisodeFilter:
             "split = ?": self.split,
             "step = ?": self.step,
             "task_id = ?": self.task_id,
-            "instr(lower(task_id), lower(?)) > 0": self.task,
+            "instr(folded(task_id), ?) > 0": None if self.task is None else self.task.casefold(),
             "status = ?": self.status,
             "error_type = ?": self.error_type,
             "EXISTS (SELECT 1 FROM json_each(agents) WHERE value = ?)": self.agent,

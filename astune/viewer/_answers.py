@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from astune.runs.wire import to_json
 from astune.schema import AstuneError
+from astune.schema.plain_json import whole
 
 
 class Refusal(Exception):
@@ -30,7 +31,12 @@ def json_answer(value: object, *, status: int = 200, headers: Mapping[str, str] 
 
 
 def as_json(value: object) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    """Lone surrogates, which models and users' code write, become �."""
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(value, option=option)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(whole(value), option=option)
 
 
 def plain(value: object) -> Any:

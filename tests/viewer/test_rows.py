@@ -175,6 +175,32 @@ def test_what_json_cannot_hold_reaches_the_page_as_null_and_lists(tmp_path: Path
     assert shown["judge_inputs"] == {"pairs": [[1, None], ["a", {"b": [2]}]]}
 
 
+def test_a_part_of_a_tasks_id_is_found_in_any_case_and_script(tmp_path: Path):
+    with serving(write_run(tmp_path, [make_episode(task="Täsk-Ü/0"), make_episode(task="other")])) as client:
+        assert [get(client, "episodes", run="", task=text)["total"] for text in ("TÄSK", "ü/0", "tÄ", "x")] == [
+            1,
+            1,
+            1,
+            0,
+        ]
+
+
+def test_an_episode_with_half_characters_in_its_names_is_shown(tmp_path: Path):
+    nodes = [
+        read_node(0, None, "q", agent="a\ud83d", name="n\ud83d"),
+        said_node(1, 0, "a", agent="a\ud83d", reasoning="r\ud83d", fork_cause="f\ud83d"),
+    ]
+    episode = make_episode(nodes=nodes, targets={"a\ud83d": "t\ud83d"})
+    episode.timings = {"s\ud83d": 1.0}
+    with serving(write_run(tmp_path, [episode])) as client:
+        [row] = get(client, "episodes", run="")["rows"]
+        shown = get(client, "episode", run="", id=row["episode_id"])
+        get(client, "tokens", run="", id=row["episode_id"], timeline=0)
+    asked, answer = shown["messages"]
+    assert (asked["agent"], asked["name"], answer["reasoning"]) == ("a�", "n�", "r�")
+    assert (shown["timelines"][0]["target"], shown["timings"]) == ("t�", {"s�": 1.0})
+
+
 def test_the_page_searches_in_what_the_server_searches_in(tmp_path: Path):
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": "x"}'}}
     blocks = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": "half \ud83d"}, "this"]
