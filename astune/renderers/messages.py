@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -214,15 +214,20 @@ EXACT = Comparison()
 
 
 def _call_identity(call: dict[str, Any]) -> list[Any]:
-    """Normalise a call: agents rewrite the model's JSON with other spaces."""
+    """Normalise a call: agents rewrite the model's JSON with other spaces, and those in JavaScript 1.0 as 1."""
     function = call["function"]
-    return [call["id"], function["name"], meaning_of(function["arguments"])]
+    return [call["id"], function["name"], meaning_of(function["arguments"], parse_float=_number)]
 
 
-def meaning_of(arguments: Any) -> Any:
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def meaning_of(arguments: Any, *, parse_float: Callable[[str], float] = float) -> Any:
     """Parse a call's arguments; return them unchanged if they are not JSON."""
     try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
+        return json.loads(arguments, parse_float=parse_float) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return arguments
 

@@ -263,6 +263,11 @@ class AgentModel(ChatModel):
                 f"log-probabilities are not known of {asked.outside.base_url}, which answers for {self._agent}",
                 hint="ask without logprobs",
             )
+        if request.logprobs and self._model.config.engine.type == "openai":
+            raise WorkflowError(
+                "log-probabilities are not known with engine.type openai",
+                hint="ask without logprobs, or set engine.type to in_process or vllm",
+            )
         answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))
         completion = answer.completion
         if completion is None:

@@ -13,7 +13,8 @@ from family_templates import family_renderer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.renderers import Renderer, load_renderer
+from astune.renderers import Renderer, canonical, load_renderer
+from astune.renderers.messages import identity
 from astune.schema import ConfigError, WorkflowError
 
 QWEN_LIKE = (
@@ -230,3 +231,16 @@ def test_a_tokenizer_saved_with_truncation_and_padding_cuts_and_fills_no_message
     (folder / "tokenizer.json").write_text(json.dumps(saved))
     conversation = [{"role": "user", "content": "one two three four five six seven eight nine ten"}]
     assert load_renderer(folder).render(conversation, ()) == untouched.render(conversation, ())
+
+
+def test_a_call_whose_numbers_are_written_otherwise_is_the_same_call() -> None:
+    """Agents in JavaScript parse 1.0 and send back 1."""
+
+    def called(arguments: str) -> object:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return identity(canonical({"role": "assistant", "content": "", "tool_calls": [call]}))
+
+    assert called('{"a": 1.0, "b": [-0.0, 1e3, 2.5]}') == called('{"a":1,"b":[0,1000,2.5]}')
+    assert called('{"a": 1.0}') != called('{"a": true}')
+    assert called('{"a": 1.0}') != called('{"a": "1"}')
+    assert called('{"a": 1.5}') != called('{"a": 1}')

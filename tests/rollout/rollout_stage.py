@@ -84,10 +84,16 @@ def build_stage(
     engine: InferenceEngine | None = None,
     models: dict[str, Any] | None = None,
     trainer: dict[str, Any] | None = None,
+    engine_type: str = "in_process",
     **rollout: Any,
 ) -> Stage:
     config = AstuneConfig.model_validate(
-        {"models": models or {}, "trainer": trainer or {}, "rollout": {"max_attempts": 1} | rollout}
+        {
+            "models": models or {},
+            "trainer": trainer or {},
+            "engine": {"type": engine_type},
+            "rollout": {"max_attempts": 1} | rollout,
+        }
     )
     engine = engine or ScriptedEngine(replies)
     watcher = Watcher()
