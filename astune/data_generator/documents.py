@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import importlib.util
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,14 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_WESTERN = "cp1252"
+_FOREIGN_TO_WESTERN = re.compile(
+    r"[ŠŽšžÐÝÞðýþŸ]|[À-ÿ]{3}|[a-z](?![´·\u00ad])[\u00a1-\u00bf‚ƒ„†‡ˆ‰‹•˜›][a-z]", re.IGNORECASE
+)
+"""What text in another encoding shows when it is read as cp1252: letters of Central Europe, Turkey or the Baltic, whole
+words without a letter of ASCII, and symbols within words."""
+_LETTERS_A_MARKED_ONE = 12
+"""In Western languages at most about one letter in so many has an accent."""
 _ZIPPED = frozenset({".docx", ".pptx", ".xlsx", ".epub"})
 _LARGEST = 64 << 20
 
@@ -117,7 +126,10 @@ def _text_of(path: Path) -> str:
 
 
 def decoded(content: bytes) -> str:
-    """The text of a file, by its byte order mark, as UTF-8, or in the likeliest encoding."""
+    """The text of a file: by its byte order mark, as UTF-8, as cp1252 if it looks Western, or by a guess.
+
+    A guess needs much text: of `fee is €25` it makes Ć25.
+    """
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return content.decode(encoding, errors="replace")
@@ -126,12 +138,28 @@ def decoded(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
+        western = _western(content)
+        if western is not None:
+            return western
         from charset_normalizer import from_bytes
 
         likeliest = from_bytes(content).best()
         if likeliest is None:
             raise _Unreadable("has no encoding that is known") from None
         return str(likeliest)
+
+
+def _western(content: bytes) -> str | None:
+    """The text as cp1252, if nearly all of its letters are ASCII and the others are those of Western languages."""
+    try:
+        text = content.decode(_WESTERN)
+    except UnicodeDecodeError:
+        return None
+    letters = [letter for letter in text if letter.isalpha()]
+    marked = sum(not letter.isascii() for letter in letters)
+    if marked > 1 + len(letters) / _LETTERS_A_MARKED_ONE or _FOREIGN_TO_WESTERN.search(text):
+        return None
+    return text
 
 
 def _converted(path: Path) -> str:
