@@ -28,10 +28,10 @@ _WESTERN = "cp1252"
 _FOREIGN_TO_WESTERN = re.compile(
     r"[ŠŽšžÐÝÞðýþŸ]|[À-ÿ]{3}|[a-z](?![´·\u00ad])[\u00a1-\u00bf‚ƒ„†‡ˆ‰‹•˜›][a-z]", re.IGNORECASE
 )
-"""What text in another encoding shows when it is read as cp1252: letters of Central Europe, Turkey or the Baltic, whole
-words without a letter of ASCII, and symbols within words."""
+"""Signs of another encoding in text that is read as cp1252: letters of Central Europe, Turkey or the Baltic, words
+without a letter of ASCII, and symbols within words."""
 _LETTERS_A_MARKED_ONE = 12
-"""In Western languages at most about one letter in so many has an accent."""
+"""Letters to each one with an accent, at the fewest; English has hundreds, German and Portuguese about thirty."""
 _ZIPPED = frozenset({".docx", ".pptx", ".xlsx", ".epub"})
 _LARGEST = 64 << 20
 

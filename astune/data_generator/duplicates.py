@@ -1,6 +1,6 @@
 """Detection of questions that were already asked, exactly or nearly: MinHash over pairs of words.
 
-Two questions with different numbers are different, however alike their words are.
+Two questions with different numbers, operators or signs are different, however alike their words are.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,19 @@ _FACTORS = [int(each) for each in _DRAW.integers(1, _PRIME, _ROWS * _BANDS, dtyp
 _TERMS = [int(each) for each in _DRAW.integers(0, _PRIME, _ROWS * _BANDS, dtype=np.int64)]
 _ALIKE = 0.7
 _WORDS = 2
+_WORD = re.compile(
+    r"""
+    \d+(?:[.,]\d+)*(?:[ ]?[%°]|!(?![\w=]))?      # 1,000   50 %   5!
+    | [\u3040-\u30ff\u3400-\u9fff]
+    | [^\W\d_]+(?:(?:\+\+|\#)(?!\w))?            # apples   C++   C#
+    | (?<![\w-])--?(?=\w)                         # -3   -x   --with
+    | [-*/(|&~](?=[-+*/(|&~\s]{0,8}(?:[\d\\√π$]|[^\W\d_]\b))    # before a number or a letter: not `and/or`, (later)
+    | (?<=[\d)])\) | (?<=\b[^\W\d_])\)
+    | [+^=<>±×÷¬€£¥\u2190-\u22ff]                  # arrows and mathematical operators
+    """,
+    re.VERBOSE,
+)
+_MINUS = str.maketrans("\u2013\u2212", "--")
 
 
 class Duplicates:
@@ -54,8 +68,11 @@ class Duplicates:
 
 
 def _words(text: str) -> list[str]:
-    """Words and numbers; of scripts without spaces each character."""
-    return re.findall(r"\d+(?:[.,]\d+)*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+", text.lower())
+    """Words, numbers, operators and signs; of scripts without spaces each character.
+
+    Add -3 to 4 (or 5%) in C++.   ->   add  -  3  to  4  or  5%  in  c++
+    """
+    return [word.replace(" ", "") for word in _WORD.findall(text.lower().translate(_MINUS))]
 
 
 def _signature(words: list[str]) -> NDArray[np.uint64]:
@@ -70,6 +87,12 @@ def _signature(words: list[str]) -> NDArray[np.uint64]:
 
 
 def _buckets(words: list[str], signature: NDArray[np.uint64]) -> list[tuple[str, int, bytes]]:
-    numbers = " ".join(sorted(word for word in words if word[0].isdigit()))
+    different = " ".join(
+        sorted(
+            word if any(map(str.isalnum, word)) else word + after  # an operator with what follows it
+            for word, after in pairwise([*words, ""])
+            if not word.isalpha()
+        )
+    )
     bands = signature.reshape(_BANDS, _ROWS)
-    return [(numbers, index, band.tobytes()) for index, band in enumerate(bands)]
+    return [(different, index, band.tobytes()) for index, band in enumerate(bands)]

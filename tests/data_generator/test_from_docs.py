@@ -13,7 +13,7 @@ from answering import AnsweringServer, answering
 from rule_models import ReadingModel, command, use_own_cache
 
 from astune.config import load_config
-from astune.data_generator.documents import Document, read_documents
+from astune.data_generator.documents import Document, decoded, read_documents
 from astune.data_generator.duplicates import Duplicates
 from astune.data_generator.passages import passages_of
 from astune.schema import TaskReaderError
@@ -61,6 +61,24 @@ def test_text_is_read_in_many_encodings_and_what_cannot_be_read_is_named(tmp_pat
     assert "no text" in reasons["empty.txt"]
     assert ".hidden.txt" not in reasons
     assert all("Grüße" in each.text or "黄河" in each.text for each in documents)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("fee is €25", "cp1252"),
+        ("The fee is €25 a day – “members” pay nothing.\n" * 20, "cp1252"),
+        ("Café", "cp1252"),
+        ("Inträdet kostar fem euro och barn betalar hälften; medlemmar går in gratis. " * 3, "cp1252"),
+        ("A entrada custa cinco euros e as crianças pagam metade; os membros não pagam. " * 3, "cp1252"),
+        ("Opłata za wstęp wynosi pięć złotych.", "cp1250"),
+        ("A belépő ára öt euró, a gyerekek felét fizetik; a hűséges tagok ingyen jöhetnek be. " * 3, "cp1250"),
+        ("Giriş ücreti beş lira, çocuklar yarısını öder; üyeler ücretsiz girer. " * 3, "cp1254"),
+        ("Входная плата составляет пять рублей, дети платят половину.", "cp1251"),
+    ],
+)
+def test_western_text_is_read_as_such_and_other_text_by_a_guess(text: str, encoding: str) -> None:
+    assert decoded(text.encode(encoding)) == text
 
 
 def test_a_name_in_another_encoding_is_spelled_out(tmp_path: Path) -> None:
@@ -123,6 +141,54 @@ def test_a_question_in_nearly_the_same_words_is_a_duplicate_and_one_with_other_n
     asked.add(problem)
     assert asked.twin_of(problem.replace("12", "13")) is None
     assert asked.twin_of(problem.replace("Anna", "Ada")) == problem
+
+
+LONG = "Ben writes a rule on the board, reads it to his class twice, and asks what it gives for the first of them: {}."
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("12 + 5", "12 - 5"),
+        ("12 - 5", "12 * 5"),
+        ("12 × 5", "12 ÷ 5"),
+        ("12 / 5", "12 % 5"),
+        ("12 - 5 + 3", "12 + 5 - 3"),
+        ("(12 + 5) * 2", "12 + (5 * 2)"),
+        ("(a + b) * c", "(a + b * c)"),
+        ("-3", "3"),
+        ("4 - -3", "4 - 3"),
+        ("5!", "5"),
+        ("50 %", "50"),
+        ("a < b", "a > b"),
+        ("x^2", "x 2"),
+        ("C++", "C#"),
+        ("C#", "C"),
+        ("--with", "with"),
+        ("€5", "£5"),
+    ],
+)
+def test_questions_that_differ_in_an_operator_or_a_sign_are_different(first: str, second: str) -> None:
+    for asked_as in ("Compute {}.", "{}?", LONG):
+        for one, other in ((first, second), (second, first)):
+            asked = Duplicates()
+            asked.add(asked_as.format(one))
+            assert asked.twin_of(asked_as.format(other)) is None
+            assert asked.twin_of(asked_as.format(one)) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Compute 12 \u2212 5.", "compute 12-5"),
+        ("Is it well-known (or **not**) and/or 50 % true?", "Is it well known, or not, and or 50% true"),
+        ("Which one - of all the names - is it?", "Which one, of all the names, is it?"),
+    ],
+)
+def test_other_spacing_and_punctuation_make_no_other_question(first: str, second: str) -> None:
+    asked = Duplicates()
+    asked.add(first)
+    assert asked.twin_of(second) == first
 
 
 @pytest.mark.slow
