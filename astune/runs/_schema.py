@@ -85,7 +85,7 @@ def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
     return connection
 
 
-def _folded(text: object) -> object:
+def _folded(text: Any) -> Any:
     """SQLite's own `lower` changes ASCII letters only."""
     return text.casefold() if isinstance(text, str) else text
 
