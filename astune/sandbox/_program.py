@@ -14,7 +14,7 @@ from astune.config.schema import SandboxLimits
 from astune.processes.ending import kill_group
 from astune.processes.scratch import Scratch
 from astune.sandbox._output import Output
-from astune.sandbox.base import EndedBy, SandboxResult, result_of
+from astune.sandbox.base import EndedBy, SandboxResult, result_of, wait_status
 from astune.sandbox.inside import family
 from astune.sandbox.inside.confine import DEVICES, SCRATCH
 from astune.sandbox.inside.filling import MOST_FILES, Quota
@@ -31,8 +31,6 @@ _WATCH_S = 0.05
 """Seconds between looks at the memory of all of a call's processes together."""
 _LEFT_OVER_S = 0.2
 """Seconds to read what a call wrote last, where a process that it left behind holds the stream open."""
-_SHELL_SIGNAL, _LAST_SIGNAL = 128, 64
-"""Offset that a shell adds to the number of a signal, and the last signal."""
 
 
 class _ProgramBackend:
@@ -68,7 +66,7 @@ class _ProgramBackend:
                 await ended
             await asyncio.wait([asyncio.ensure_future(output.ended())], timeout=_LEFT_OVER_S)
             code_began = _read_ready(ready_read)
-            status = _wait_status(process.returncode or 0, as_shells=self._reports_as_shells)
+            status = wait_status(process.returncode or 0, as_shells=self._reports_as_shells)
         finally:
             if process is not None:
                 kill_group(process.pid)
@@ -212,14 +210,3 @@ def _read_ready(descriptor: int) -> bool:
 def _settle(stopped: asyncio.Future[EndedBy], reason: EndedBy) -> None:
     if not stopped.done():
         stopped.set_result(reason)
-
-
-def _wait_status(returncode: int, *, as_shells: bool) -> int:
-    """Return the wait status of a process from its exit status, which is below 0 for a signal.
-
-    Args:
-        as_shells: 128 + n is signal n; code that ends itself with such a status is then reported as ended by a signal.
-    """
-    if as_shells and _SHELL_SIGNAL < returncode <= _SHELL_SIGNAL + _LAST_SIGNAL:
-        return returncode - _SHELL_SIGNAL
-    return -returncode if returncode < 0 else returncode << 8

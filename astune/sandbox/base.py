@@ -9,6 +9,9 @@ from typing import Literal, Protocol
 
 from astune.config.schema import SandboxLimits
 
+_SHELL_SIGNAL, _LAST_SIGNAL = 128, 64
+"""Offset that a shell adds to the number of a signal, and the last signal."""
+
 EndedBy = Literal["exit", "timeout", "memory", "output", "killed"]
 
 
@@ -41,6 +44,17 @@ class Backend(Protocol):
     async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult: ...
 
     async def aclose(self) -> None: ...
+
+
+def wait_status(returncode: int, *, as_shells: bool) -> int:
+    """Return the wait status of a process from its exit status, which is below 0 for a signal.
+
+    Args:
+        as_shells: 128 + n is signal n; code that ends itself with such a status is then reported as ended by a signal.
+    """
+    if as_shells and _SHELL_SIGNAL < returncode <= _SHELL_SIGNAL + _LAST_SIGNAL:
+        return returncode - _SHELL_SIGNAL
+    return -returncode if returncode < 0 else returncode << 8
 
 
 def result_of(status: int, stopped: EndedBy | None, stdout: bytes, stderr: bytes) -> SandboxResult:

@@ -17,7 +17,7 @@ import pytest
 from waiting import eventually
 
 from astune.sandbox import Sandbox, SandboxConfig
-from astune.sandbox._program import _wait_status
+from astune.sandbox.base import wait_status
 from astune.sandbox.inside import family
 from astune.schema import SandboxError
 
@@ -144,9 +144,9 @@ def test_a_status_that_a_shell_gives_to_signals_is_an_exit_status(any_box, statu
 
 def test_only_a_program_that_reports_as_shells_do_has_signals_above_128():
     reported = [0, 3, 128, 130, 137, 192, 193, 200, 255, -9, -11]
-    bubblewrap = [os.waitstatus_to_exitcode(_wait_status(each, as_shells=True)) for each in reported]
+    bubblewrap = [os.waitstatus_to_exitcode(wait_status(each, as_shells=True)) for each in reported]
     assert bubblewrap == [0, 3, 128, -2, -9, -64, 193, 200, 255, -9, -11]
-    assert [os.waitstatus_to_exitcode(_wait_status(each, as_shells=False)) for each in reported] == reported
+    assert [os.waitstatus_to_exitcode(wait_status(each, as_shells=False)) for each in reported] == reported
 
 
 def test_a_traceback_shows_the_code_and_nothing_of_the_sandbox(any_box):
