@@ -31,7 +31,7 @@ _FOREIGN_TO_WESTERN = re.compile(
 """Signs of another encoding in text that is read as cp1252: letters of Central Europe, Turkey or the Baltic, words
 without a letter of ASCII, and symbols within words."""
 _LETTERS_A_MARKED_ONE = 12
-"""Letters to each one with an accent, at the fewest; English has hundreds, German and Portuguese about thirty."""
+"""Fewest letters for each one with an accent in a text that counts as Western."""
 _ZIPPED = frozenset({".docx", ".pptx", ".xlsx", ".epub"})
 _LARGEST = 64 << 20
 
