@@ -25,6 +25,7 @@ from astune.gateway.worker_routes import STALE, worker_routes
 from astune.schema import AstuneError, EpisodeCut, WorkflowError
 from astune.schema.plain_json import strict_json, whole
 from astune.serving import Guard
+from astune.serving.waiting_client import while_client_waits
 
 MAX_BODY_BYTES = 32 * 2**20
 OVERRIDDEN_HEADER = "x-astune-overridden"
@@ -96,7 +97,8 @@ def new_app(
         key = _key_of(http, keys)
         body = await body_of(http)
         dialect = _dialect_of(http)
-        key.admit()
+        repeated = http.headers.get("x-stainless-retry-count", "0") != "0"
+        key.admit_request(body, repeated=repeated)
         read = json_of(body)
         request, overridden = dialect.read_request(read, key.conversations)
         sender = _sender_of(http, read)
@@ -104,7 +106,7 @@ def new_app(
             request,
             body,
             idempotency_key=http.headers.get("idempotency-key"),
-            repeated=http.headers.get("x-stainless-retry-count", "0") != "0",
+            repeated=repeated,
         )
         headers = {OVERRIDDEN_HEADER: ",".join(overridden)} if overridden else {}
         answer_id = f"answer-{uuid.uuid4().hex}"
@@ -122,7 +124,11 @@ def new_app(
                 on_end=lambda answers: key.keep(answer_id, request, answers, sender),
             )
             return StreamingResponse(events, media_type="text/event-stream", headers=headers | _STREAM_HEADERS)
-        answers = await asyncio.shield(given.answers)  # who hangs up may come back for it
+        given.join()
+        try:
+            answers = await while_client_waits(http, asyncio.shield(given.answers))  # who hangs up may come back for it
+        finally:
+            given.leave()
         key.keep(answer_id, request, answers, sender)
         given.delivered = not await http.is_disconnected()
         return JSONResponse(dialect.answer_of(request, answers, answer_id=answer_id), headers=headers)

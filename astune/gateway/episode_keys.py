@@ -1,7 +1,12 @@
 """Keys: one opens one agent's model in one episode, for inference alone, until the episode ends.
 
 A request that is repeated after a broken connection gets the answer of the first: it is sampled, recorded and trained
-once. Requests with equal bodies that are not marked as repeated are different requests.
+once. Requests with equal bodies that are not marked as repeated are different requests, and so are their repetitions:
+
+    first, second       equal requests          the second's connection breaks
+    second, repeated    gets the second's answer, although the first's is not sent yet either
+    third               equal, refused: too many requests a minute
+    third, repeated     is sampled: it never had an answer
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from starlette.exceptions import HTTPException
 
 from astune.gateway.answer_store import AnswerStore
 from astune.gateway.chat_completions import ChatRequest, Refused, Sampled
@@ -60,11 +67,17 @@ class Given:
     """Index in the store, once its answers exist."""
     _delivered: bool = False
     _left: bool = False
+    n_repetitions: int = 0
 
     @property
     def is_leaving(self) -> bool:
         """Whether its agent hung up, and its sampling is about to end."""
-        return self._left and not self.answers.done()
+        return self._left and self.live is not None and not self.answers.done()
+
+    @property
+    def reported_failure(self) -> bool:
+        """Whether it failed and its agent read so: that one is not asked for again."""
+        return _failed(self.answers) and not self._left
 
     @property
     def delivered(self) -> bool:
@@ -77,20 +90,26 @@ class Given:
         if value and self.store is not None and self.number:
             self.store.delivered(self.number)
 
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """Order of equal requests by how likely one is to be asked for again, the likeliest first."""
+        return self.delivered, self.n_readers > 0, _failed(self.answers), self.n_repetitions
+
     def join(self) -> None:
-        """Read the stream, until `leave`."""
+        """Wait for the answers, or read the stream, until `leave`."""
         self.n_readers += 1
+        self._left = False
 
     def leave(self) -> None:
-        """Stop reading. When the last reader leaves, the sampling ends: an agent hung up.
+        """Stop reading. When the last reader leaves a stream, the sampling ends: an agent hung up.
 
         The task itself is not cancelled. Where the answer was recorded in the same moment, it stays the one that a
         repeated request gets.
         """
         self.n_readers -= 1
-        if self.live is not None and not self.n_readers and not self.answers.done():
+        if not self.n_readers and not self.answers.done():
             self._left = True
-            for answer in self.live.each:
+            for answer in self.live.each if self.live is not None else ():
                 answer.cancel()
 
 
@@ -119,13 +138,25 @@ class OpenKey:
     _given: list[Given] = field(default_factory=list)
     _by_idempotency_key: dict[str, Given] = field(default_factory=dict)
 
+    def admit_request(self, body: bytes, *, repeated: bool) -> None:
+        """`admit`, and remember a refused request: it has no answer that its repetition could get."""
+        try:
+            self.admit()
+        except HTTPException:
+            if not repeated:
+                refused = asyncio.get_running_loop().create_future()
+                refused.cancel()
+                self._given.append(Given(_digest_of_body(body), refused, None, _left=True))
+                self._forget_oldest()
+            raise
+
     async def answers(self, request: ChatRequest, body: bytes, *, idempotency_key: str | None, repeated: bool) -> Given:
         """The answers to a request: those of the request that it repeats, or new ones.
 
         Raises:
             Refused: the idempotency key came with another body before.
         """
-        digest = hashlib.blake2b(body, digest_size=16).digest()
+        digest = _digest_of_body(body)
         if self.store is not None and not self._restored:
             self._restored = True
             self._restore()
@@ -157,9 +188,14 @@ class OpenKey:
         if given is not None and given.digest != digest:
             raise Refused("this Idempotency-Key came with another body before", key="Idempotency-Key")
         if given is None and repeated:
-            alike = [each for each in self._given if each.digest == digest and not _failed(each.answers)]
-            given = next((each for each in alike if not each.delivered), alike[-1] if alike else None)
-        return None if given is None or _failed(given.answers) else given
+            alike = [each for each in reversed(self._given) if each.digest == digest and not each.reported_failure]
+            given = min(alike, key=lambda each: each.rank, default=None)
+            if given is not None and _failed(given.answers):
+                self._given.remove(given)  # this one takes its place
+        if given is None or _failed(given.answers):
+            return None
+        given.n_repetitions += 1
+        return given
 
     def keep(self, answer_id: str, request: ChatRequest, answers: Sequence[Sampled], sender: Sender) -> None:
         """Keep a conversation with its answer, where its dialect names answers, and log it."""
@@ -217,6 +253,10 @@ def _wake(answers: asyncio.Future[list[Sampled]], live: LiveAnswers | None) -> N
 
 def _failed(answers: asyncio.Future[list[Sampled]]) -> bool:
     return answers.done() and (answers.cancelled() or answers.exception() is not None)
+
+
+def _digest_of_body(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 class EpisodeKeys:

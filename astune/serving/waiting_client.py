@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 T = TypeVar("T")
 
 
-async def while_client_waits(http: Request, work: Coroutine[Any, Any, T]) -> T:
+async def while_client_waits(http: Request, work: Awaitable[T]) -> T:
     """Return the result of `work`, which is cancelled when the client leaves. The request's body has been read.
 
     Raises:
