@@ -26,23 +26,34 @@ def merged_again(forest: Forest, renderer: Renderer, comparison: Comparison = EX
     """
     day = date.fromisoformat(forest.day) if forest.day is not None else None
     tracker = ContextTracker(renderer, _NO_BOUND, comparison, day=day)
-    for node, _, completion in forest.replay():
-        read = forest.path(node.parent)
-        grammar = node.constraint.grammar if node.constraint is not None else None
-        pending = tracker.prepare(
-            [message_of(message) for message in read],
-            read[0].tools if read else (),
-            agent=node.agent,
-            trainable=node.trainable,
-            grammar=grammar if grammar is not None and grammar.is_literal else None,
-            stop=(node.stopped_by,) if node.stopped_by else (),
-        )
-        tracker.commit(_as_recorded(pending, node), completion, node.constraint)
+    completions = {node.node_id: completion for node, _, completion in forest.replay()}
+    for node in forest.nodes:
+        completion = completions.get(node.node_id)
+        if completion is not None:
+            tracker.commit(_prepared(tracker, forest, node), completion, node.constraint)
+        elif not _is_followed(forest, node):  # another model answered
+            read = forest.path(node.node_id)
+            tracker.read([message_of(message) for message in read], read[0].tools, agent=node.agent)
     return tracker.forest
 
 
-def _as_recorded(pending: PendingCall, node: MessageNode) -> PendingCall:
-    """The call with the position and the ids of `node`, which also depend on requests that were not recorded."""
+def _is_followed(forest: Forest, node: MessageNode) -> bool:
+    """Return whether the next message that was recorded continues from this one."""
+    return node.node_id + 1 < len(forest.nodes) and forest.nodes[node.node_id + 1].parent == node.node_id
+
+
+def _prepared(tracker: ContextTracker, forest: Forest, node: MessageNode) -> PendingCall:
+    """The call that `node` answers, with its position and ids, which also depend on requests that were not recorded."""
+    read = forest.path(node.parent)
+    grammar = node.constraint.grammar if node.constraint is not None else None
+    pending = tracker.prepare(
+        [message_of(message) for message in read],
+        read[0].tools if read else (),
+        agent=node.agent,
+        trainable=node.trainable,
+        grammar=grammar if grammar is not None and grammar.is_literal else None,
+        stop=(node.stopped_by,) if node.stopped_by else (),
+    )
     ids = [call["id"] for call in node.tool_calls if is_tool_call_id(call["id"])]
     call_seed = message_of_call(ids[0]) if ids else pending.call_seed
     return replace(pending, asked_after=node.asked_after, call_seed=call_seed)

@@ -52,3 +52,16 @@ def test_a_forced_call_that_was_cut_stays_one(renderer: Renderer) -> None:
     assert tracker.forest.nodes[-1].malformed_calls
     assert merged_again(tracker.forest, renderer) == tracker.forest
     assert not list(faults(tracker.forest, renderer))
+
+
+def test_what_another_model_answered_stays_in_the_record(renderer: Renderer) -> None:
+    tracker = ContextTracker(renderer, 1 << 20)
+    pending = tracker.prepare([ASK], TOOLS, agent="agent", trainable=True)
+    called = tracker.commit(pending, completion(renderer, [ASK, CALL], TOOLS, None))
+    result: Message = {"role": "tool", "content": "5", "tool_call_id": called["tool_calls"][0]["id"]}
+    others: Message = {"role": "assistant", "content": "Five, I think."}
+    tracker.read([ASK, called, result, others], TOOLS, agent="agent")
+    tracker.read([{"role": "user", "content": "And 4 + 4?"}, others], (), agent="agent")
+    going_on = tracker.prepare([ASK, called, result, others, ASK], TOOLS, agent="agent", trainable=True)
+    tracker.commit(going_on, completion(renderer, [ASK, CALL], TOOLS, None))
+    assert merged_again(tracker.forest, renderer) == tracker.forest
