@@ -263,9 +263,9 @@ class AgentModel(ChatModel):
                 f"log-probabilities are not known of {asked.outside.base_url}, which answers for {self._agent}",
                 hint="ask without logprobs",
             )
-        if request.logprobs and self._model.config.engine.type == "openai":
+        if request.logprobs and not self._model.knows_logprobs:
             raise WorkflowError(
-                "log-probabilities are not known with engine.type openai",
+                "log-probabilities are not known with engine.type: openai, whose endpoint gives text only",
                 hint="ask without logprobs, or set engine.type to in_process or vllm",
             )
         answer = await self._model.call(replace(asked, max_tokens=request.longest_answer, live=live))

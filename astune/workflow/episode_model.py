@@ -21,6 +21,7 @@ from astune.gateway.live_answers import LiveAnswer
 from astune.gateway.rate_limit import RateLimit
 from astune.renderers import Comparison, Renderer, Tool
 from astune.renderers.stop_sequences import StopWatch
+from astune.renderers.text_renderer import TextRenderer
 from astune.schema import (
     AstuneError,
     Completion,
@@ -110,6 +111,8 @@ class EpisodeModel:
         self._own = Route(engine, self.tracker, rollout.max_model_len)
         self._outside: dict[OutsideModel, Route] = {}
         self._callers: set[str] = set()
+        self.knows_logprobs = not isinstance(renderer, TextRenderer)
+        """Whether the engine's answers have log-probabilities; an endpoint that gives text only has none."""
         self.session = session
         self._params = SamplingParams(
             max_tokens=rollout.max_response_length_in_one_turn,

@@ -151,17 +151,6 @@ async def test_sampling_settings_are_overridden_and_named(renderer: Renderer) ->
     assert episode.status == "success", episode.error
 
 
-async def test_log_probabilities_that_an_endpoint_does_not_tell_are_refused(renderer: Renderer) -> None:
-    async def agent(proxy: AstuneProxy) -> None:
-        client = proxy.as_openai_client()
-        with pytest.raises(openai.BadRequestError, match=r"engine\.type"):
-            await client.chat.completions.create(model="m", messages=ASK, logprobs=True)
-        await client.chat.completions.create(model="m", messages=ASK)
-
-    episode = await played(renderer, agent, engine_type="openai")
-    assert episode.status == "success", episode.error
-
-
 async def test_an_agent_may_want_shorter_answers_and_several(renderer: Renderer) -> None:
     async def agent(proxy: AstuneProxy) -> None:
         client = proxy.as_openai_client()

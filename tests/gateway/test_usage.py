@@ -7,12 +7,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rollout_stage import build_stage
+import openai
+import pytest
+from rollout_stage import build_stage, flow
+from token_server import serving
 
 from astune import AstuneProxy, Task, Workflow
 from astune.config.schema import AstuneConfig
 from astune.engine.local.in_process import InProcessEngine
+from astune.engine.remote.endpoint import Endpoint
+from astune.engine.remote.text_endpoint import TextEndpointEngine
 from astune.renderers import Renderer
+from astune.renderers.text_renderer import TextRenderer
 
 Ask = Callable[[Any], Awaitable[tuple[int, int, int]]]
 """Asks a model; the tokens that were read, those of them that came from the cache, and those that were written."""
@@ -98,3 +104,35 @@ def test_every_dialect_tells_what_came_from_the_engines_cache(tiny_folder: Path,
     asyncio.run(step())
     assert len(told) == 12
     assert all(written <= LIMIT for _, _, written in told)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs_of_an_endpoint_that_gives_text_only_are_refused_by_the_settings_name(stream: bool) -> None:
+    refused: list[str] = []
+
+    async def agent(proxy: AstuneProxy) -> None:
+        completions = proxy.as_openai_client().chat.completions
+        asked: Any = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+        with pytest.raises(openai.BadRequestError) as caught:
+            await completions.create(**asked, logprobs=True)
+        refused.append(caught.value.message)
+        await completions.create(**asked)
+
+    with serving(None) as server:
+        engine = TextEndpointEngine(Endpoint(server.url, model="m"))
+        episode = await build_stage(TextRenderer(), flow(agent), engine=engine, engine_type="openai").play_one()
+        await engine.aclose()
+    assert episode.status == "success", episode.error
+    assert "engine.type: openai" in refused[0]
+    assert "ask without logprobs" in refused[0]
+
+
+async def test_logprobs_of_an_openai_endpoint_that_gives_token_ids_are_known(renderer: Renderer) -> None:
+    async def agent(proxy: AstuneProxy) -> None:
+        asked: Any = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
+        (choice,) = (await proxy.as_openai_client().chat.completions.create(**asked)).choices
+        assert choice.logprobs is not None
+        assert choice.logprobs.content
+
+    episode = await build_stage(renderer, flow(agent), engine_type="openai").play_one()
+    assert episode.status == "success", episode.error
