@@ -21,7 +21,7 @@ from astune.app.flywheel_inputs import Inputs, feedback_of, weights_digest
 from astune.app.flywheel_making import EXPANDED, LABELLED, expanded, learned_rubrics, rubrics_of, task_line
 from astune.app.run import Run
 from astune.config.schema import TaskReaderConfig
-from astune.env_service.base import last_question, text_of
+from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.interaction import digest_of
 from astune.feedback.masking import PATTERNS, Masker
@@ -37,6 +37,7 @@ from astune.task_reader.data_reader import tasks_in
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
 _REPLAYED = "replayed.jsonl"
 """Original tasks that are replayed beside those of `EXPANDED`."""
+_TELLING_WORDS = 4
 _MASKED_BEFORE = Masker(dict.fromkeys(PATTERNS, ""))
 """Content of a store was masked when it was written, as that store was configured."""
 _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
@@ -148,10 +149,10 @@ class Stages:
             held_out=compared_on,
         )
         accepted, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
-        held_out = {plain(_question(task)) for task in fresh}
-        training = [task for task in accepted if plain(_question(task)) not in held_out]
         trained = self._trained_before()
         fresh = [task for task in fresh if plain(_question(task)) not in trained]
+        held_out = {plain(_question(task)) for task in fresh}
+        training = [task for task in accepted if plain(_question(task)) not in held_out]
         new = set(self._turn.inputs["new"])
         fresh = [task for task in fresh if task.metadata["interaction"] in new] or fresh
         replay, left_out = self._replay(compared_on | {plain(_question(task)) for task in fresh})
@@ -384,7 +385,12 @@ def _last_answer(episode: Episode) -> str:
 
 
 def _question(task: Task) -> str:
-    return last_question(task.init_messages) or task.main_query
+    """The user's last words, back to a message that tells conversations apart: many end in "Continue"."""
+    asked = [text_of(message) for message in task.init_messages if message.get("role") == "user"] or [task.main_query]
+    question = asked.pop()
+    while asked and len(question.split()) < _TELLING_WORDS:
+        question = f"{asked.pop()} {question}"
+    return question
 
 
 def _asked(task: Task) -> set[str]:
