@@ -27,7 +27,7 @@ from astune.feedback.interaction import digest_of
 from astune.feedback.masking import PATTERNS, Masker
 from astune.flywheel import Decision, Evidence, Turn, Turns, compare, decide, filtered
 from astune.flywheel.decision import MEASURED
-from astune.flywheel.evidence import plain
+from astune.flywheel.evidence import asked_by, plain
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory, copy_folder, runs_below, write_atomic
 from astune.schema import Episode, RunStoreError, Task, TaskReaderError, WorkflowError
@@ -37,7 +37,6 @@ from astune.task_reader.data_reader import tasks_in
 FROZEN, REGRESSION, FRESH = "frozen", "regression", "fresh"
 _REPLAYED = "replayed.jsonl"
 """Original tasks that are replayed beside those of `EXPANDED`."""
-_TELLING_WORDS = 4
 _MASKED_BEFORE = Masker(dict.fromkeys(PATTERNS, ""))
 """Content of a store was masked when it was written, as that store was configured."""
 _FILES = {FROZEN: "held_out", REGRESSION: "regression"}
@@ -150,12 +149,12 @@ class Stages:
         )
         accepted, fresh = self._tasks_of(evidence.interactions.values(), evidence.ratings)
         trained = self._trained_before()
-        fresh = [task for task in fresh if plain(_question(task)) not in trained]
-        held_out = {plain(_question(task)) for task in fresh}
-        training = [task for task in accepted if plain(_question(task)) not in held_out]
+        fresh = [task for task in fresh if asked_by(task) not in trained]
+        held_out = {asked_by(task) for task in fresh}
+        training = [task for task in accepted if asked_by(task) not in held_out]
         new = set(self._turn.inputs["new"])
         fresh = [task for task in fresh if task.metadata["interaction"] in new] or fresh
-        replay, left_out = self._replay(compared_on | {plain(_question(task)) for task in fresh})
+        replay, left_out = self._replay(compared_on | {asked_by(task) for task in fresh})
         replayed = self._replayed(replay, len(training))
         for name, tasks in (("train", [*training, *replayed]), (FRESH, fresh)):
             self._turn.write(f"{name}.jsonl", "".join(task_line(task) for task in tasks))
@@ -176,7 +175,7 @@ class Stages:
     def _expand(self) -> dict[str, Any]:
         fresh = self._turn.folder / "fresh.jsonl"
         held_out = tasks_in(fresh, self._experiment.base_dir) if fresh.stat().st_size else []
-        compared_on = self._compared_on() | {plain(_question(task)) for task in held_out}
+        compared_on = self._compared_on() | {asked_by(task) for task in held_out}
         made = expanded(self._experiment, self._turn, compared_on)
         filtered = self._turn.result("filtered")
         n_users = filtered["training"] - filtered["replayed"]
@@ -189,11 +188,11 @@ class Stages:
         earlier = (turn.folder for turn in Turns(self._folder).all() if turn.folder != self._turn.folder)
         paths = (folder / name for folder in earlier for name in ("train.jsonl", EXPANDED))
         files = (path for path in paths if path.is_file() and path.stat().st_size)
-        return {plain(_question(task)) for path in files for task in tasks_in(path, self._experiment.base_dir)}
+        return {asked_by(task) for path in files for task in tasks_in(path, self._experiment.base_dir)}
 
     def _compared_on(self) -> set[str]:
         """The queries, made `plain`, of the sets that models are compared on."""
-        return {plain(_question(task)) for name in _FILES.values() for task in self._inputs.tasks(name)}
+        return {asked_by(task) for name in _FILES.values() for task in self._inputs.tasks(name)}
 
     def _tasks_of(
         self, interactions: Iterable[Interaction], ratings: Sequence[Rating]
@@ -382,15 +381,6 @@ def _successes(found: Mapping[str, Mapping[str, Any]]) -> dict[str, list[bool]]:
 def _last_answer(episode: Episode) -> str:
     answers = episode.forest.answers()
     return str(answers[-1].content) if answers else ""
-
-
-def _question(task: Task) -> str:
-    """The user's last words, back to a message that tells conversations apart: many end in "Continue"."""
-    asked = [text_of(message) for message in task.init_messages if message.get("role") == "user"] or [task.main_query]
-    question = asked.pop()
-    while asked and len(question.split()) < _TELLING_WORDS:
-        question = f"{asked.pop()} {question}"
-    return question
 
 
 def _asked(task: Task) -> set[str]:

@@ -10,10 +10,12 @@ from typing import Any
 
 import yaml
 
-from astune.config.plain_yaml import NULL, PlainLoader, TooLargeError, require_small
+from astune.config.plain_yaml import NULL, TEXT, PlainLoader, TooLargeError, require_small
 from astune.schema import ConfigError
 
 KeyPath = tuple[str, ...]
+_MARKED = tuple("\"'[{|>!&")
+"""Beginnings of a value that is meant as YAML."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,25 @@ def parse_document(text: str, source: str) -> Document:
 def parse_value(text: str) -> Any:
     """Parse one value as YAML types it: `8` is a number, `true` a boolean, `[a, b]` a list.
 
-    Text stays whole where a line of YAML would end or begin something else: `####`, `You are #1`, `Answer: yes`, `- a`.
+    Text stays whole where a file would fold its lines, or end or begin something else: `####`, `You are #1`,
+    `Answer: yes`, `- a`.
     """
     require_small(text)
-    node = yaml.compose(text, Loader=PlainLoader)
+    try:
+        node = yaml.compose(text, Loader=PlainLoader)
+    except yaml.MarkedYAMLError:
+        if text.lstrip()[:1] in _MARKED:
+            raise
+        return text.strip()
     return text.strip() if _is_text(node, text) else yaml.load(text, Loader=PlainLoader)  # a subclass of SafeLoader
 
 
 def _is_text(node: yaml.Node | None, text: str) -> bool:
-    read = text[node.start_mark.index : node.end_mark.index] if node is not None else ""
-    if read.strip() != text.strip():  # the rest would be a comment
-        return True
-    if isinstance(node, yaml.CollectionNode):
-        return not node.flow_style and "\n" not in text.strip()
-    return False
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        return "\n" not in text.strip()
+    if node is None or text[node.start_mark.index : node.end_mark.index].strip() != text.strip():
+        return bool(text.strip())  # the rest would be a comment
+    return node.tag == TEXT and text.lstrip()[0] not in _MARKED
 
 
 def _record_lines(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:

@@ -17,6 +17,7 @@ MAX_NODES = 200_000
 """Maximum nodes, with every alias counted as its content; our longest configuration has some 500."""
 _MAX_DIGITS = 300
 _TAG = "tag:yaml.org,2002:"
+TEXT = f"{_TAG}str"
 NULL = f"{_TAG}null"
 """The tag of an empty value."""
 _SIGNED_DIGITS = list("-+0123456789")
@@ -48,8 +49,8 @@ def _make_plain(loader: Any) -> None:
     known: dict[str, list[Any]] = yaml.SafeLoader.yaml_implicit_resolvers
     loader.yaml_implicit_resolvers = {
         first: [
-            (f"{_TAG}str", _BASE_60),
-            (f"{_TAG}str", _LEADING_ZERO),
+            (TEXT, _BASE_60),
+            (TEXT, _LEADING_ZERO),
             *((tag, form) for tag, form in forms if tag != f"{_TAG}timestamp"),
         ]
         for first, forms in known.items()

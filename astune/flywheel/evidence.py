@@ -11,6 +11,9 @@ from typing import Any
 
 from astune.env_service.base import last_question, text_of
 from astune.feedback.interaction import EXPLICIT, Interaction, Rating
+from astune.schema import Task
+
+_TELLING_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,16 @@ def _compared(interaction: Interaction) -> tuple[str, str]:
 def question_of(interaction: Interaction) -> str:
     """The last question of a conversation, as it is compared with others."""
     return plain(last_question(interaction.messages))
+
+
+def asked_by(task: Task) -> str:
+    """What a task asks, made `plain`: the user's last words, back to enough of them to tell conversations apart, since
+    many end in "Continue"."""
+    asked = [text_of(message) for message in task.init_messages if message.get("role") == "user"] or [task.main_query]
+    question = asked.pop()
+    while asked and len(question.split()) < _TELLING_WORDS:
+        question = f"{asked.pop()} {question}"
+    return plain(question)
 
 
 def plain(text: str) -> str:

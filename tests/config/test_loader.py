@@ -92,7 +92,22 @@ def test_an_override_is_typed_as_in_yaml(override, read):
 
 
 @pytest.mark.parametrize(
-    "text", ["####", "You are #1. Be kind", "5 # five", "Answer: yes", "Observation:", "- a", "--- a", "[a] #1", "a#b"]
+    "text",
+    [
+        "####",
+        "You are #1. Be kind",
+        "5 # five",
+        "Answer: yes",
+        "Observation:",
+        "- a",
+        "--- a",
+        "[a] #1",
+        "a#b",
+        "a: b: c",
+        "@x",
+        "One.\nNote: two.",
+        "One\ntwo",
+    ],
 )
 def test_the_text_of_an_override_is_taken_whole(text):
     assert load_config(None, [f"rollout.params.prompt= {text} "]).rollout.params == {"prompt": text}

@@ -90,6 +90,40 @@ def test_no_training_task_asks_what_a_fresh_one_asks(world: Path) -> None:
     assert "  2 tasks are not trained: their questions are held out" in lines
 
 
+def test_conversations_that_only_end_alike_are_different_questions(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="")
+    store = FeedbackStore(world / "feedback.sqlite3")
+    for number, session in enumerate(("s0", "s0", "s7")):  # s7 is held out, and s0 is not
+        asked = [{"role": "user", "content": f"Tell a long story ({number})."}, {"role": "assistant", "content": "So."}]
+        answer = {"role": "assistant", "content": f"They lived on ({number})."}
+        going_on = [*asked, {"role": "user", "content": "Continue"}, answer]
+        store.add(Interaction(f"{number}", going_on, session, user=f"u{number}"))
+        store.rate(Rating(f"{number}", 1.0, user=f"u{number}"))
+    store.close()
+    wheel, lines = flywheel(conf, "trainer.tasks_per_step=1000")
+    found = wheel.turn().turn
+    assert found is not None
+    assert not [line for line in lines if "not trained: their questions" in line]
+    training, fresh = ((found.folder / f"{name}.jsonl").read_text() for name in ("train", "fresh"))
+    assert all(f"Tell a long story ({n})" in training for n in (0, 1))
+    assert "Tell a long story (2)" in fresh
+    assert "Tell a long story (2)" not in training
+
+
+def test_a_question_that_was_trained_stays_a_training_task_when_a_held_out_session_asks_it(world: Path) -> None:
+    conf = make_world(world, world / "model", replay="")
+    for session in ("s0", "s7"):  # s7 is held out, and s0 is not
+        store = FeedbackStore(world / "feedback.sqlite3")
+        asked = {"role": "user", "content": "Name a colour (500)." if session == "s0" else "Name  A COLOUR (500)."}
+        store.add(Interaction(session, [asked, {"role": "assistant", "content": "Blue."}], session, user=session))
+        store.rate(Rating(session, 1.0, user=session))
+        store.close()
+        wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000")
+        training, fresh = asked_in(wheel.turn().turn)
+        assert "name a colour (500)." in training
+        assert "name a colour (500)." not in fresh
+
+
 def asked_in(turn: Turn | None) -> tuple[set[str], set[str]]:
     """The questions of a turn's training tasks and of its fresh ones."""
     assert turn is not None
