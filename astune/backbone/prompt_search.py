@@ -43,6 +43,8 @@ MINIBATCH = 3
 _SHOWN = 4_000
 _REFLECTS = "You improve the prompts of AI agents."
 
+_OUTAGES = ("EngineError", "EnvError", "JudgeError", "HelperModelError", "SandboxError")
+"""Failures of an episode that no prompt causes."""
 Prompts = dict[str, str]
 T = TypeVar("T")
 _Played = tuple[RolloutResult, dict[str, str]]
@@ -246,7 +248,7 @@ class _Search:
         A task that cannot be played with proposed prompts has the lowest score, since the prompts may be the cause.
 
         Raises:
-            WorkflowError: one cannot be played with the prompts of the start.
+            WorkflowError: one cannot be played with the prompts of the start, or for a cause that no prompt has.
         """
         self._raise_failed()
         tasks = {task.task_id: task for task in batch}
@@ -257,8 +259,9 @@ class _Search:
             step, why = recorded
             tried = [*self.player.skip_to(step, self.recorded), *(_Unplayed(tasks[name], why[name]) for name in why)]
         unplayed = {each.task.task_id: each.why for each in tried if isinstance(each, _Unplayed)}
-        if unplayed and candidate == self.start:
-            raise WorkflowError(f"prompts cannot be compared, since an episode failed: {next(iter(unplayed.values()))}")
+        cause = next((why for why in unplayed.values() if candidate == self.start or why.startswith(_OUTAGES)), None)
+        if cause is not None:
+            raise WorkflowError(f"prompts cannot be compared, since an episode failed: {cause}")
         self.lowest = min([self.lowest, *(each.raw_reward for each in tried if isinstance(each, Episode))])
         by_task = {each.task.task_id: each for each in tried}
         scores = {name: self._score(each) for name, each in by_task.items()}

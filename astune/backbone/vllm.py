@@ -48,7 +48,7 @@ def vllm_server(
         *("env", *(f"{name}={value}" for name, value in environment.items())),
         *(interpreter(config), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(folder), "--served-model-name", config.model.path),
-        *("--dtype", _trainers_dtype(config) if takes_weights else config.model.dtype),
+        *("--dtype", _trainers_dtype(config)),
         *("--max-model-len", str(config.rollout.max_model_len), "--max-num-seqs", str(engine.max_batch_size)),
         *("--host", "127.0.0.1", "--port", str(engine.vllm.port)),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-prompt-tokens-details"),

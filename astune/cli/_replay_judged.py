@@ -132,10 +132,14 @@ def _members(groups: Sequence[EpisodeGroup]) -> list[Episode]:
 
 
 def _advantages(groups: Sequence[EpisodeGroup], algorithm: Algorithm) -> list[Advantage]:
-    """The advantage of each episode of a step: some algorithms compare it with those of other tasks."""
+    """The advantage of each episode of a step: some algorithms compare it with those of other tasks. An incomplete
+    group, which is not trained, is compared with none."""
     from astune.algorithm import advantages_of
 
-    return [advantage for group in advantages_of(algorithm, groups) for advantage in group]
+    size = max(len(group.episodes) for group in groups)
+    trained = iter(advantages_of(algorithm, [group for group in groups if len(group.episodes) == size]))
+    rows = (next(trained) if len(each.episodes) == size else advantages_of(algorithm, [each])[0] for each in groups)
+    return [advantage for row in rows for advantage in row]
 
 
 def _count(outcome: _Outcome, old: Episode, new: Episode) -> None:

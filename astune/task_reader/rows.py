@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, time
 from decimal import Decimal
@@ -21,6 +22,8 @@ from astune.schema.plain_json import strict_json
 Row = dict[str, Any]
 _BATCH = 1024
 """Rows of a parquet file that are turned into Python objects together."""
+_HAS_NO_JSON = re.compile(r"decimal|timestamp|date\d|time\d|map<")
+"""Arrow types, also inside of others, whose Python values are not those of JSON."""
 _LONGEST_FIELD = 2**31 - 1
 """Characters of one CSV field; Python's default of 131,072 is less than some documents."""
 
@@ -115,7 +118,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 def _values(column: Any, where: str) -> list[Any]:
     try:
-        return [_plain(value) for value in column.to_pylist()]
+        values: list[Any] = column.to_pylist()
+        return [_plain(value) for value in values] if _HAS_NO_JSON.search(str(column.type)) else values
     except (_pyarrow("pyarrow").ArrowException, ValueError, OverflowError) as cause:
         raise TaskReaderError(
             f"{where} holds {column.type} values that cannot be read: {' '.join(str(cause).split())}",

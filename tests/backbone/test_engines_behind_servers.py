@@ -106,12 +106,13 @@ def test_no_module_of_the_working_directory_stands_in_for_one_of_its_own(tmp_pat
     assert "No module named shadow" in ended.stderr
 
 
-def test_it_computes_in_the_trainers_format():
+@pytest.mark.parametrize("takes_weights", [True, False])
+def test_it_computes_in_the_trainers_format(takes_weights: bool):
     cpu = {"device": "cpu"}
     for dtype in ("float32", "bfloat16"):
-        command = words(True, model=cpu | {"dtype": dtype})
+        command = words(takes_weights, model=cpu | {"dtype": dtype})
         assert command[command.index("--dtype") + 1] == dtype
-    automatic = words(True, model=cpu)
+    automatic = words(takes_weights, model=cpu)
     assert automatic[automatic.index("--dtype") + 1] in ("float32", "bfloat16")
 
 

@@ -94,6 +94,7 @@ async def test_a_reflection_reads_of_a_success_that_ran_out_of_turns_as_one(tmp_
 
 WORKFLOW = """
 from astune import Workflow, WorkflowOutput
+from astune.schema import EngineError
 
 
 class Named(Workflow):
@@ -102,6 +103,8 @@ class Named(Workflow):
         self.prompt = system_prompt
 
     async def execute(self, task, proxy):
+        if "dark" in self.prompt:
+            raise EngineError("the engine is away")
         system = {"role": "system", "content": self.prompt.format(name="Bo")}
         await proxy.achat([system, *task.init_messages])
         return WorkflowOutput(reward=-1.0 if "sour" in self.prompt else 1.0, is_success=True)
@@ -201,3 +204,15 @@ async def test_a_prompt_of_the_start_that_cannot_be_played_ends_the_search(
         await search.best(monkeypatch, {"system_prompt": UNPLAYABLE["KeyError"]})
     assert search.helper.asked == []
     assert not (tmp_path / "search.jsonl").exists()
+
+
+async def test_an_outage_is_no_score_of_a_proposed_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: Renderer
+) -> None:
+    search = Search(tmp_path, renderer, "It is dark.")
+    for _ in range(2):
+        with pytest.raises(WorkflowError, match=r"cannot be compared.*EngineError: the engine is away"):
+            await search.best(monkeypatch, START)
+        played = len(search.recorded.started)
+    assert len(search.helper.asked) == 1
+    assert played == 3 * 4, "the start once, and what was proposed each time"
