@@ -15,6 +15,7 @@ from typing import Any
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import ContextTracker
 from astune.engine.base import EngineStats
+from astune.env_service.base import text_of
 from astune.renderers import Comparison, Renderer
 from astune.rollout.attempt import opening_of
 from astune.rollout.balance import token_balance
@@ -206,10 +207,11 @@ def _answer(task: Task, field: str) -> list[Message]:
             f"task {task.task_id}: metadata.{field} is no text and no list of messages",
             hint="give it the one answer that is to be learned",
         )
-    opening = opening_of(task)
+    has_system = value[0].get("role") == "system"
+    opening = [each for each in opening_of(task) if has_system or each["role"] != "system"]
     if list(map(_spoken, value[: len(opening)])) == list(map(_spoken, opening)):
         value = value[len(opening) :]
-    if value and value[0].get("role") != "assistant":
+    if value and value[0].get("role") not in ("assistant", "tool"):
         raise TaskReaderError(
             f"task {task.task_id}: metadata.{field} begins with a message of the {value[0].get('role')}",
             hint="begin it with the assistant's answer to the task, or with exactly the messages of the task",
@@ -217,8 +219,8 @@ def _answer(task: Task, field: str) -> list[Message]:
     return value
 
 
-def _spoken(message: Message) -> tuple[object, object]:
-    return message.get("role"), message.get("content")
+def _spoken(message: Message) -> tuple[object, str]:
+    return message.get("role"), text_of(message)
 
 
 def _answer_ids(renderer: Renderer, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:

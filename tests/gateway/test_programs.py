@@ -228,12 +228,16 @@ def test_a_program_ends_with_its_episode_and_all_that_it_started(renderer: Rende
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
-async def test_a_program_that_floods_its_output_is_cancelled_as_fast_as_another_and_leaves_no_descriptor() -> None:
-    command = [sys.executable, "-c", "print('begun', flush=True)\nwhile True: print('y' * 1000)"]
+async def test_a_program_that_floods_its_output_is_cancelled_as_fast_as_another_and_leaves_no_descriptor(
+    tmp_path: Path,
+) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(2):
-        running = asyncio.ensure_future(run_once(command, {"task_id": "t", "main_query": "q"}, {}))
-        await asyncio.wait([running], timeout=1.0)
+    for begun in (tmp_path / "first", tmp_path / "second"):
+        floods = f"while True: print('y' * 100_000); open({str(begun)!r}, 'w')"
+        running = asyncio.ensure_future(
+            run_once([sys.executable, "-c", floods], {"task_id": "t", "main_query": "q"}, {})
+        )
+        await asyncio.to_thread(eventually, begun.exists, "a flood")
         began = time.monotonic()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -71,14 +71,13 @@ def test_the_chosen_answer_comes_first_and_what_was_said_before_is_not_trained(r
     assert chosen.episode_id != rejected.episode_id
 
 
-def test_answers_that_repeat_the_question_ask_it_once(renderer: Renderer) -> None:
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]], ids=["plain", "system"])
+def test_answers_that_repeat_the_question_ask_it_once(renderer: Renderer, system: list[dict[str, str]]) -> None:
     question = {"role": "user", "content": "What is 1 + 2?"}
-    both = {
-        name: [question, {"role": "assistant", "content": text}]
-        for name, text in {"chosen": "3", "rejected": "4"}.items()
-    }
-    plain = Task("t", main_query="What is 1 + 2?", metadata={"chosen": "3", "rejected": "4"})
-    [repeated, once] = groups(renderer, [Task("t", main_query="What is 1 + 2?", metadata=both), plain])
+    opening: Any = [*system, question]
+    texts = {"chosen": "3", "rejected": "4"}
+    whole = {name: [question, {"role": "assistant", "content": text}] for name, text in texts.items()}
+    [repeated, once] = groups(renderer, [Task("t", init_messages=opening, metadata=each) for each in (whole, texts)])
     assert [each.forest.nodes for each in repeated.episodes] == [each.forest.nodes for each in once.episodes]
 
 
