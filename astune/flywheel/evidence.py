@@ -13,7 +13,7 @@ from astune.env_service.base import last_question, text_of
 from astune.feedback.interaction import EXPLICIT, Interaction, Rating
 from astune.schema import Task
 
-_TELLING_WORDS = 4
+_DISTINCT_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ def question_of(interaction: Interaction) -> str:
 
 
 def asked_by(task: Task) -> str:
-    """What a task asks, made `plain`: the user's last words, back to enough of them to tell conversations apart, since
-    many end in "Continue"."""
+    """The last question of a task, made `plain`: the user's last message, and as many before it as it takes to
+    distinguish conversations, since many end in "Continue"."""
     asked = [text_of(message) for message in task.init_messages if message.get("role") == "user"] or [task.main_query]
     question = asked.pop()
-    while asked and len(question.split()) < _TELLING_WORDS:
+    while asked and len(question.split()) < _DISTINCT_WORDS:
         question = f"{asked.pop()} {question}"
     return plain(question)
 
