@@ -20,6 +20,7 @@ from astune.renderers.beginnings import common_beginning
 from astune.renderers.jinja import CLOCK, compiled
 from astune.renderers.renderer import Tool
 from astune.schema import ConfigError, Message
+from astune.schema.plain_json import whole
 
 _CHARACTERS_OF_TOKEN = 8
 """More than most tokens have. A text of fewer characters is tokenised whole."""
@@ -67,9 +68,12 @@ class ChatTemplate:
         return there
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, generation: bool = False) -> str:
-        """The whole conversation as the template writes it; what the template raises passes through."""
+        """The whole conversation as the template writes it; what the template raises passes through.
+
+        Half a character, which it may read in the JSON of a call or a tool, becomes �: no tokenizer reads it.
+        """
         clock = {CLOCK: self._today.strftime} if self._today else {}
-        return self._program(bool(tools)).render(
+        text = self._program(bool(tools)).render(
             messages=list(messages),
             tools=list(tools) or None,
             documents=None,
@@ -77,6 +81,7 @@ class ChatTemplate:
             **self.tokenizer.special,
             **clock,
         )
+        return whole(text)
 
     def _program(self, with_tools: bool) -> Template:
         templates = self.tokenizer.templates

@@ -113,6 +113,15 @@ def test_a_number_of_more_digits_than_python_reads_is_no_failure(renderer: Templ
     assert "1" * 4301 in reply.content or reply.tool_calls
 
 
+def test_half_a_character_in_a_calls_json_is_no_failure(renderer: TemplateRenderer) -> None:
+    """JSON.stringify writes so what JavaScript cut within an emoji."""
+    [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
+    function = {**called["tool_calls"][0]["function"], "arguments": '{"city": "Oslo \\ud83d"}'}
+    cut = {**called, "tool_calls": [{**called["tool_calls"][0], "function": function}]}
+    text = renderer.decode(renderer.render([ask, cut], TOOLS).token_ids)
+    assert "Oslo \ufffd" in text or "Oslo \\ud83d" in text
+
+
 @pytest.mark.parametrize("arguments", ['"two and two"', "[1, 2]", '"3"', '"[]"'])
 def test_arguments_that_are_no_object_make_no_call(renderer: TemplateRenderer, arguments: str) -> None:
     [ask, called] = CONVERSATIONS["a tool call and its result"][:2]
