@@ -9,6 +9,7 @@ Python reads them as numbers, which no answer in JSON can hold.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -66,9 +67,14 @@ def is_object(arguments: Any) -> bool:
     return not arguments or isinstance(arguments, dict)
 
 
-def spelled(arguments: dict[str, Any]) -> str:
-    """A call's arguments as its agent reads them."""
-    return json.dumps(whole(arguments), ensure_ascii=False)
+def spelled(arguments: dict[str, Any] | str | None) -> str:
+    """A call's arguments, or their text, as its agent reads them."""
+    if isinstance(arguments, str) and "\\ud" in arguments.lower():  # half a character may be spelled out
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    if not isinstance(arguments, str):
+        arguments = json.dumps(whole(arguments or {}), ensure_ascii=False)
+    return whole(arguments)
 
 
 def beginning_of_call(text: str) -> tuple[str, str] | None:

@@ -7,15 +7,13 @@ renders an answer with a call, which the parser has to find.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from astune.renderers import plain_tools
-from astune.renderers.call_json import is_beyond_json, is_object, read_json, repeats_a_key
+from astune.renderers.call_json import is_beyond_json, is_object, read_json, repeats_a_key, spelled
 from astune.renderers.renderer import Reply, Tool
 from astune.renderers.spelled_calls import read_as
 from astune.renderers.template import ChatTemplate
@@ -139,7 +137,7 @@ def _mistral_calls(block: str) -> list[tuple[str, str]]:
             found = [{"name": named["name"].strip(), "arguments": read_json(named["arguments"])}]
         else:
             found = read_json(block)
-        calls = [(whole(str(call["name"])), _as_json(dict(call["arguments"]))) for call in found]
+        calls = [(whole(str(call["name"])), spelled(dict(call["arguments"]))) for call in found]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
     return calls if all(name.strip() for name, _ in calls) else []
@@ -157,19 +155,10 @@ def _reply(parsed: Any) -> Reply:
     content = "\n".join(part for part in [parsed.content, *bad] if part)
     thought = parsed.reasoning_content
     return Reply(
-        content, thought and thought.strip(), [(whole(call.name), _as_json(call.arguments)) for call in good], bad
+        content, thought and thought.strip(), [(whole(call.name), spelled(call.arguments)) for call in good], bad
     )
 
 
 def _is_readable(call: Any) -> bool:
     named = call.status == "ok" and isinstance(call.name, str) and bool(call.name.strip())
     return named and is_object(call.arguments) and not repeats_a_key(call.raw) and not is_beyond_json(call.arguments)
-
-
-def _as_json(arguments: dict[str, Any] | str | None) -> str:
-    if isinstance(arguments, str) and "\\ud" in arguments.lower():  # half a character may be spelled out
-        with contextlib.suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
-    if not isinstance(arguments, str):
-        arguments = json.dumps(whole(arguments or {}), ensure_ascii=False)
-    return whole(arguments)

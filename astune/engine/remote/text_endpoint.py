@@ -24,6 +24,7 @@ from astune.schema import (
     number_of_call,
     tool_call_id,
 )
+from astune.schema.plain_json import whole
 
 UNBOUNDED = 1 << 40
 """Context of such a model, in characters: the endpoint's own limit holds."""
@@ -122,14 +123,21 @@ class TextEndpointEngine(RemoteEngine):
 
 
 def _answer_of(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer in an endpoint's response."""
-    answer: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
+    """Return the answer in an endpoint's response.
+
+    Raises:
+        KeyError, TypeError: it is none.
+    """
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise TypeError(f"its content is {content!r}")
+    answer: dict[str, Any] = {"role": "assistant", "content": content}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if reasoning:
         answer["reasoning_content"] = reasoning
     if message.get("tool_calls"):
         answer["tool_calls"] = [{"type": "function", "function": call["function"]} for call in message["tool_calls"]]
-    return answer
+    return whole(answer)
 
 
 def _linked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
