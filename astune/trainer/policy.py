@@ -206,7 +206,7 @@ class PolicyTrainer:
             others = [name for name in {**origin, **self._origin} if origin.get(name) != self._origin.get(name)]
             raise TrainerError(
                 f"the checkpoint's weights do not fit this model: it has another {' and another '.join(others)}",
-                hint="resume with model.path and model.lora as the run was started with them",
+                hint="resume with the model and the LoRA rank and alpha that the run was started with",
             )
         self._model.master_weights.load_state_dict(state, self._config.trainer.optim)
         self._version = state["version"]
