@@ -37,7 +37,7 @@ async def difference(engine: InProcessEngine, model: Any) -> float:
     return float((torch.tensor([each.logprobs for each in completions]) - logprobs).abs().mean())
 
 
-@pytest.fixture(params=["bfloat16", "float32"])
+@pytest.fixture(params=["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 async def int8(request: pytest.FixtureRequest, smol_folder: Path) -> AsyncIterator[InProcessEngine]:
     if not takes_int8(getattr(torch, request.param)):
         pytest.skip("this CPU has no products in 8 bits")
