@@ -57,7 +57,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskCoreArg:
-    """Data that judges read as `task_core_arg`; `answers` are the messages that the model wrote, each once, or None."""
+    """Data that judges read as `task_core_arg`; `answers` are the messages that trained agents wrote, each once, or None."""
 
     task: Task
     answers: Sequence[Message] | None = None
@@ -117,7 +117,7 @@ def _named(judge: Judge, task: Task) -> str:
 
 
 def _inputs(task: Task, env: Any, forest: Forest, registered: Mapping[str, Any]) -> dict[str, Any]:
-    core = TaskCoreArg(task, [message_of(node) for node in forest.answers()])
+    core = TaskCoreArg(task, [message_of(node) for node in forest.trained_answers()])
     return {"env": env, "task_core_arg": core, "grouped_steps": conversations(forest), **registered}
 
 
@@ -212,7 +212,7 @@ def _require_fit(
     numbers = [reward.raw_reward, *(reward.per_target or {}).values(), *(reward.per_turn or ())]
     if (largest := max(numbers, key=abs)) and abs(largest) > _MOST:
         raise error(f"{what} gave the reward {largest:g}", hint=f"rewards are between -{_MOST:g} and {_MOST:g}")
-    trained = [node for node in forest.answers() if node.trainable]
+    trained = forest.trained_answers()
     if reward.per_turn is not None and len(reward.per_turn) != len(trained):
         raise error(
             f"{what} gave {len(reward.per_turn)} rewards per turn, and {len(trained)} messages are trained",

@@ -90,7 +90,7 @@ class Episode:
     @property
     def trained_messages(self) -> list[MessageNode]:
         """Messages of the trained agents, in the order in which they were asked for."""
-        return [node for node in self.forest.answers() if node.trainable]
+        return self.forest.trained_answers()
 
     def target_of(self, agent: str) -> str:
         """The tag under which an agent is rewarded and trained."""

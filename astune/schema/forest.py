@@ -158,6 +158,10 @@ class Forest:
         """The sampled messages in the order in which they were asked for, whatever the order of the nodes."""
         return sorted((node for node in self.nodes if node.sampled), key=lambda node: node.asked_after)
 
+    def trained_answers(self) -> list[MessageNode]:
+        """The same of the trained agents alone."""
+        return [node for node in self.answers() if node.trainable]
+
     def sampled_tokens(self) -> int:
         return sum(node.n_sampled for node in self.nodes)
 

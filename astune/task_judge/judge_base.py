@@ -34,8 +34,8 @@ class JudgeBase(ABC):
         """Judge one episode; an ordinary method runs in a thread.
 
         `judge_input_dictionary` holds `env` (the environment's handle, or None; an `async def` awaits its methods, an
-        ordinary one does not), `task_core_arg` (with `.task.metadata`, and in `.answers` the messages that the model
-        wrote), `grouped_steps` (every timeline as a list of messages, the one with the newest answer last), and
+        ordinary one does not), `task_core_arg` (with `.task.metadata`, and in `.answers` the messages that trained
+        agents wrote), `grouped_steps` (every timeline as a list of messages, the one with the newest answer last), and
         whatever the workflow registered, `final_answer` among it. A judge that cannot tell raises; it does not return
         0.
         """

@@ -55,7 +55,7 @@ def conversation_of(inputs: Inputs) -> list[dict[str, Any]]:
 
 
 def answers_of(inputs: Inputs) -> list[dict[str, Any]]:
-    """The messages that the model wrote, each once; those of the assistant where that was not recorded."""
+    """The messages that trained agents wrote, each once; those of the assistant where that was not recorded."""
     recorded = getattr(inputs["task_core_arg"], "answers", None)
     if recorded is None:
         return [message for message in conversation_of(inputs) if message["role"] == "assistant"]

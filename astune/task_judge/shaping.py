@@ -13,10 +13,10 @@ _WORDS = re.compile(r"\S+")
 
 
 class LengthPenalty(JudgeBase):
-    """0 up to `free` words that the model wrote, -1 from `most` on, and a straight line between.
+    """0 up to `free` words that the trained agents wrote, -1 from `most` on, and a straight line between.
 
-    Words are what white space parts; calls of tools count with their arguments. Few-shot examples do not count, and a
-    message of several timelines counts once.
+    Words are what white space parts; calls of tools count with their arguments. Few-shot examples and agents that are
+    not trained do not count, and a message of several timelines counts once.
     """
 
     def __init__(self, config: AstuneConfig, *, free: int, most: int) -> None:

@@ -1,8 +1,8 @@
 """Signs that a reward is earned without doing the task, measured in each training step; a jump is a warning.
 
-Each sign is a number of an episode, and its mean over the step is a metric: `watch/<name>`. Rises are compared with the
-run's first steps and with its last ones. Both hacks known from production show here: tool calls broken to avoid a bad
-score, and needless questions in place of work.
+Each sign is a number of an episode, of the messages of its trained agents, and its mean over the step is a metric:
+`watch/<name>`. Rises are compared with the run's first steps and with its last ones. Both hacks known from production
+show here: tool calls broken to avoid a bad score, and needless questions in place of work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _repeated_text(episode: Episode) -> float | None:
     """The part of the sampled runs of four tokens that the agent had sampled before."""
     seen: set[tuple[int, ...]] = set()
     n = 0
-    for node in _sampled(episode):
+    for node in episode.trained_messages:
         tokens = node.sampled_ids
         grams = [tuple(tokens[at : at + _GRAM]) for at in range(len(tokens) - _GRAM + 1)]
         seen.update(grams)
@@ -51,7 +51,7 @@ def _broken_tool_call(episode: Episode) -> float | None:
 
 def _asks_back(episode: Episode) -> float | None:
     """1 where the last thing the agent wrote is a question."""
-    written = [node for node in episode.forest.answers() if isinstance(node.content, str) and node.content.strip()]
+    written = [node for node in episode.trained_messages if isinstance(node.content, str) and node.content.strip()]
     return float(written[-1].content.rstrip().endswith(("?", "？"))) if written else None
 
 
@@ -82,7 +82,7 @@ class RewardWatch:
         episodes = [episode for group in groups for episode in group.episodes if episode.reward is not None]
         values = {name: [(sign(episode), episode) for episode in episodes] for name, sign in SIGNS.items()}
         known = {name: [(v, e) for v, e in each if v is not None] for name, each in values.items()}
-        lengths = [(float(episode.forest.sampled_tokens()), episode) for episode in episodes]
+        lengths = [(_length(episode), episode) for episode in episodes]
         metrics = {f"{PREFIX}{name}": fmean(v for v, _ in each) for name, each in known.items() if each}
         if (correlation := _within_groups(groups)) is not None:
             metrics[f"{PREFIX}{_LENGTH}"] = correlation
@@ -121,12 +121,12 @@ def has_jumped(history: Sequence[float], value: float) -> bool:
     return any(value > fmean(steps) + max(_RISE, 3 * pstdev(steps)) for steps in (history[:_FIRST], history[-_LAST:]))
 
 
-def _sampled(episode: Episode) -> list[MessageNode]:
-    return [node for node in episode.forest.nodes if node.sampled]
+def _length(episode: Episode) -> float:
+    return float(sum(node.n_sampled for node in episode.trained_messages))
 
 
 def _with_tools(episode: Episode) -> list[MessageNode]:
-    return [node for node in _sampled(episode) if episode.forest.path(node.node_id)[0].tools]
+    return [node for node in episode.trained_messages if episode.forest.path(node.node_id)[0].tools]
 
 
 def _within_groups(groups: Sequence[EpisodeGroup]) -> float | None:
@@ -138,7 +138,7 @@ def _within_groups(groups: Sequence[EpisodeGroup]) -> float | None:
         judged = [episode for episode in group.episodes if episode.reward is not None]
         if not judged:
             continue
-        lengths = [float(episode.forest.sampled_tokens()) for episode in judged]
+        lengths = [_length(episode) for episode in judged]
         rewards = [episode.raw_reward for episode in judged]
         xs += [length - fmean(lengths) for length in lengths]
         ys += [reward - fmean(rewards) for reward in rewards]

@@ -331,13 +331,16 @@ async def test_the_judge_gets_what_the_protocol_promises(stage: Callable[..., St
     assert group.episodes[0].judge_inputs == {"final_answer": text}
 
 
-async def test_length_is_penalised_of_what_the_model_wrote_and_of_each_message_once(stage, renderer):
+async def test_length_is_penalised_of_what_trained_agents_wrote_and_of_each_message_once(stage, renderer):
     class Branches(Workflow):
+        trainable_targets = ("agent",)
+
         async def execute(self, task: Task, proxy: AstuneProxy) -> None:
             asked = [*proxy.init_messages, {"role": "user", "content": "Hi"}]
             answer = await proxy.achat(asked)
             for following in ("Louder.", "Quieter."):
                 await proxy.achat([*asked, answer, {"role": "user", "content": following}])
+            await proxy.as_agentscope_model("opponent").achat(asked)
 
     protocol = {"judge_protocol": "length_penalty", "params": {"free": 0, "most": 1000}}
     judge = load_judge(AstuneConfig.model_validate({"task_judge": protocol}))

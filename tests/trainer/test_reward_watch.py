@@ -94,6 +94,17 @@ def test_what_an_agent_wrote_last_does_not_depend_on_the_order_of_nodes() -> Non
     assert RewardWatch().look_at(1, [group([own])])[f"{PREFIX}asks_back"] == 0.0
 
 
+def test_signs_are_of_what_trained_agents_wrote() -> None:
+    root, answer, other = (
+        node(0, None, [1]),
+        node(1, 0, [7, 8], sampled=1),
+        node(2, 0, [5, 6, 5, 6, 5, 6, 5, 6, 5], sampled=8),
+    )
+    answer.content, other.content, other.trainable = "Paris.", "Which?", False
+    found = RewardWatch().look_at(1, [group([episode([root, answer, other], reward=1.0)])])
+    assert found == {f"{PREFIX}asks_back": 0.0}
+
+
 def test_a_resumed_run_remembers_what_was_usual(caplog: pytest.LogCaptureFixture) -> None:
     first = RewardWatch()
     lines = [first.look_at(step, step_of(step, asks_back, 0.05)) for step in range(1, 9)]
