@@ -1,6 +1,6 @@
 """Several runs in one table: the start, the best prompts, the trained model, and the one trained from the best prompts.
 
-All were measured on the same held-out tasks, or are not compared.
+All were measured on the same held-out tasks, or are not compared; other differences of the measurements are named.
 """
 
 from __future__ import annotations
@@ -50,7 +50,24 @@ def show_beside(runs: Sequence[str]) -> int:
     console = Console()
     console.print(table)
     console.print(f"each measured on the same {rows[0].summary.tasks} held-out tasks", highlight=False)
+    for line in _measured_differently(directories):
+        console.say(line, style="yellow")
     return 0
+
+
+def _measured_differently(directories: Sequence[RunDirectory]) -> list[str]:
+    """Name the settings of the measurements that differ, with the value of each run."""
+    settings = [load_saved(each.config_path) for each in directories]
+    measured: dict[str, list[float]] = {
+        "temperature": [each.validation_temperature for each in settings],
+        "num_repeat": [each.trainer.validation.num_repeat for each in settings],
+    }
+    return [
+        f"measured with different trainer.validation.{key}: "
+        + ", ".join(f"{value:g} in {run.path.name}" for value, run in zip(values, directories, strict=True))
+        for key, values in measured.items()
+        if len(set(values)) > 1
+    ]
 
 
 def _rows(directories: Sequence[RunDirectory]) -> list[Measured]:

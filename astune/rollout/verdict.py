@@ -57,7 +57,8 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskCoreArg:
-    """Data that judges read as `task_core_arg`; `answers` are the messages that trained agents wrote, each once, or None."""
+    """Data that judges read as `task_core_arg`; `answers` are the messages that trained agents wrote, once each, or
+    None."""
 
     task: Task
     answers: Sequence[Message] | None = None

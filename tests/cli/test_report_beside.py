@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,8 +16,8 @@ from astune.runs import RunDirectory
 START, FOUND = {"system_prompt": "Answer it."}, {"system_prompt": "Answer it, in digits."}
 
 
-def configured(path: Path, params: dict[str, str]) -> Path:
-    (path / "config.yaml").write_text(yaml.safe_dump({"astune": {"rollout": {"params": params}}}))
+def configured(path: Path, params: dict[str, str], **settings: Any) -> Path:
+    (path / "config.yaml").write_text(yaml.safe_dump({"astune": {"rollout": {"params": params}, **settings}}))
     return path
 
 
@@ -33,6 +34,15 @@ def test_four_rows_say_what_prompts_and_training_came_to(generated: Callable[...
         ["trained from the best prompts", "0.88", "0.53 to 0.98"],
     ]
     assert "each measured on the same 8 held-out tasks" in told
+    assert "different" not in told
+
+
+def test_other_settings_of_the_measurements_are_named(generated: Callable[..., Path], tmp_path: Path) -> None:  # noqa: F811
+    sampled = configured(generated(), START)
+    greedy = configured(generated(), START, trainer={"validation": {"temperature": 0, "num_repeat": 4}})
+    told = astune(tmp_path, "report", str(sampled), str(greedy))
+    assert f"measured with different trainer.validation.temperature: 1 in {sampled.name}, 0 in {greedy.name}" in told
+    assert f"different trainer.validation.num_repeat: 1 in {sampled.name}, 4 in {greedy.name}" in told
 
 
 @pytest.mark.slow
