@@ -292,11 +292,10 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
 
 
 def _no_text_as_key(error: ErrorDetails, places: dict[str, str]) -> _Problem:
-    """Describe a key of an open mapping that is no text, such as `on` or `5`."""
+    """Describe a key of an open mapping that is no text, which only Python's values have."""
     path = canonical(".".join(str(part) for part in error["loc"][:-2]))
-    key = error["input"]
-    hint = "quote it" + ("; YAML reads on, off, yes and no as booleans" if isinstance(key, bool) else "")
-    return _Problem(_place(path, places), f"a key of `{ROOT}.{path}` must be text; found {shown(key)}", hint)
+    message = f"a key of `{ROOT}.{path}` must be text; found {shown(error['input'])}"
+    return _Problem(_place(path, places), message, "quote it")
 
 
 def _place(path: str, places: dict[str, str]) -> str:

@@ -1,8 +1,8 @@
 """Safe YAML loading for configurations from any source: plain values, bounded size and nesting.
 
-Differs from PyYAML's safe loading in five ways: `1e-6` is a number, `1:30` and `2026-01-31` are strings instead of a
-base-60 number and a date, `007` is a string instead of an octal number, a number has at most 300 characters, and
-aliases may not multiply the content.
+Differs from PyYAML's safe loading in six ways: `1e-6` is a number, `1:30` and `2026-01-31` are strings instead of a
+base-60 number and a date, `007` is a string instead of an octal number, a number has at most 300 characters, a key is
+the text that is written (`on`, `1`), and aliases may not multiply the content.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _TAG = "tag:yaml.org,2002:"
 TEXT = f"{_TAG}str"
 NULL = f"{_TAG}null"
 """The tag of an empty value."""
+_MERGE = f"{_TAG}merge"
 _SIGNED_DIGITS = list("-+0123456789")
 _BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 _LEADING_ZERO = re.compile(r"^[-+]?0[0-9_]+$")
@@ -31,11 +32,21 @@ class TooLargeError(yaml.YAMLError):
     """YAML text that is nested too deeply, or that aliases make too large."""
 
 
-class PlainLoader(yaml.SafeLoader):
+class _TextKeys(yaml.constructor.SafeConstructor):
+    """Keys are text as written, except `<<`."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                key.tag = TEXT
+        super().flatten_mapping(node)
+
+
+class PlainLoader(_TextKeys, yaml.SafeLoader):
     """Loader that records the position of every value. Check the text with `require_small` first."""
 
 
-class FastPlainLoader(_Fast):
+class FastPlainLoader(_TextKeys, _Fast):
     """The same loader in C, for input where error messages do not matter."""
 
 
