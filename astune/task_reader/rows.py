@@ -1,8 +1,8 @@
 """The rows of a data file, one at a time: parquet, JSON lines, JSON and CSV. The meaning of a row is not interpreted.
 
-Values are what the file says: JSON's types, and text in CSV, where `007` stays `007`. Parquet's decimals, dates and
-times are text too, `1.50` and `2026-01-31`, since JSON has no such types. Only a JSON list is read as a whole, for
-there is no other way to read one.
+Values are what the file says: JSON's types, and text in CSV, where `007` stays `007`. Parquet's decimals, dates, times
+and UUIDs are text too, `1.50` and `2026-01-31`, since JSON has no such types; a duration is its seconds, and bytes are
+`{"base64": text}`. Only a JSON list is read as a whole, for there is no other way to read one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import csv
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, time
+from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from astune.schema import TaskReaderError, imported
 from astune.schema.plain_json import strict_json
@@ -22,7 +24,7 @@ from astune.schema.plain_json import strict_json
 Row = dict[str, Any]
 _BATCH = 1024
 """Rows of a parquet file that are turned into Python objects together."""
-_HAS_NO_JSON = re.compile(r"decimal|timestamp|date\d|time\d|map<")
+_HAS_NO_JSON = re.compile(r"decimal|timestamp|date\d|time\d|map<|duration|binary|uuid")
 """Arrow types, also inside of others, whose Python values are not those of JSON."""
 _LONGEST_FIELD = 2**31 - 1
 """Characters of one CSV field; Python's default of 131,072 is less than some documents."""
@@ -128,13 +130,19 @@ def _values(column: Any, where: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value with types that JSON has: decimals, dates and times become text that loses nothing."""
+    """The value with types that JSON has, which loses nothing. Bytes are no text, so that they are no question."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):  # a tuple is a map's entry
         return [_plain(each) for each in value]
     if isinstance(value, Decimal):
         return f"{value:f}"
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, UUID):
+        return str(value)
     return value.isoformat() if isinstance(value, date | time) else value
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import json
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from dataset_making import parquet_of
@@ -59,7 +60,7 @@ def test_blank_lines_before_the_header_of_csv_are_no_header(tmp_path):
         list(rows_of(write(tmp_path / "t.csv", "\na,b\n1\n")))
 
 
-def test_decimals_dates_and_times_of_parquet_are_text(tmp_path):
+def test_values_of_parquet_that_json_has_not_are_text_or_numbers(tmp_path):
     row = {
         "answer": Decimal("1.50"),
         "small": Decimal("1E-9"),
@@ -67,6 +68,9 @@ def test_decimals_dates_and_times_of_parquet_are_text(tmp_path):
         "at": time(9, 30),
         "since": datetime(2026, 1, 31, 9, 30, tzinfo=UTC),
         "inside": [{"price": Decimal("1000"), "name": "a"}],
+        "took": timedelta(minutes=1, milliseconds=5),
+        "image": {"bytes": b"\xff\x00", "path": "a.png"},
+        "none": None,
     }
     assert list(rows_of(write(tmp_path / "t.parquet", parquet_of([row])))) == [
         {
@@ -76,8 +80,20 @@ def test_decimals_dates_and_times_of_parquet_are_text(tmp_path):
             "at": "09:30:00",
             "since": "2026-01-31T09:30:00+00:00",
             "inside": [{"price": "1000", "name": "a"}],
+            "took": 60.005,
+            "image": {"bytes": {"base64": "/wA="}, "path": "a.png"},
+            "none": None,
         }
     ]
+
+
+def test_uuids_and_bytes_of_a_fixed_length_are_text(tmp_path: Path):
+    import pyarrow
+
+    own = UUID("11f57fce-80c7-4dce-a0b1-76d3bc4560bc")
+    columns = {"key": pyarrow.array([own.bytes], pyarrow.uuid()), "mac": pyarrow.array([b"ab"], pyarrow.binary(2))}
+    path = write(tmp_path / "t.parquet", table_of(pyarrow.table(columns)))
+    assert list(rows_of(path)) == [{"key": str(own), "mac": {"base64": "YWI="}}]
 
 
 @pytest.mark.parametrize(
