@@ -41,6 +41,12 @@ def test_the_users_own_keys_come_last(engine: ClusterEngine) -> None:
         ("trinity", {"explorer": {"runner_per_model": 16}}),
         ("verl", {"actor_rollout_ref": {"rollout": {"max_model_len": 2048}}}),
         ("trinity", {"explorer": {"rollout_model": {"max_model_len": 2048}}}),
+        ("trinity", {"model": {"min_response_tokens": 4}}),
+        ("trinity", {"model": {"lora_configs": [{"lora_rank": 8}]}}),
+        ("verl", {"actor_rollout_ref": {"model": {"lora_alpha": 32}}}),
+        ("verl", {"algorithm": {"filter_groups": {"enable": True}}}),
+        ("verl", {"distillation": {"enabled": True}}),
+        ("verl", {"reward": {"reward_model": {"enable": True}}}),
     ],
 )
 def test_what_the_loss_rests_on_is_not_the_users_to_say(engine: ClusterEngine, keys: dict[str, Any]) -> None:

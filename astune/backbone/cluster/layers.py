@@ -23,7 +23,13 @@ Layers = list[tuple[str, dict[str, Any]]]
 
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 _SAMPLING = ("temperature", "top_p", "top_k")
-_LENGTHS = ("enable_prompt_truncation", "max_model_len", "max_prompt_tokens", "max_response_tokens")
+_LENGTHS = (
+    "enable_prompt_truncation",
+    "max_model_len",
+    "max_prompt_tokens",
+    "max_response_tokens",
+    "min_response_tokens",
+)
 
 
 def _under(section: str, *names: str) -> list[str]:
@@ -32,13 +38,15 @@ def _under(section: str, *names: str) -> list[str]:
 
 _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
     "verl": (
-        *_under("algorithm", "adv_estimator", "rollout_correction", "use_kl_in_reward"),
+        *_under("algorithm", "adv_estimator", "filter_groups", "rollout_correction", "use_kl_in_reward"),
+        *("distillation.enabled", "reward.reward_model.enable"),
         *_under("data", "train_batch_size", "gen_batch_size", "val_batch_size", "max_prompt_length"),
         *_under("data", "max_response_length", "train_files", "val_files", "custom_cls", "shuffle"),
         *_under(_ACTOR, "loss_agg_mode", "use_kl_loss", "kl_loss_coef", "calculate_entropy", "entropy_coeff"),
         *_under(_ACTOR, "ppo_epochs", "ppo_mini_batch_size", "policy_loss"),
         *_under(_ACTOR, "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"),
-        *_under("actor_rollout_ref", "hybrid_engine", "model.path"),
+        *_under("actor_rollout_ref", "hybrid_engine", "model.path", "model.lora_rank", "model.lora_alpha"),
+        *_under("actor_rollout_ref.model", "lora_adapter_path", "lora.rank", "lora.alpha"),
         *_under(_ROLLOUT, "name", "max_model_len", "n", *_SAMPLING, "logprobs_mode", "calculate_log_probs"),
         *_under(_ROLLOUT, "agent.agent_loop_manager_class"),
         *_under("trainer", "critic_warmup", "default_local_dir", "resume_from_path", "resume_mode"),
@@ -51,7 +59,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         *_under("algorithm", "algorithm_type", "advantage_fn", "policy_loss_fn", "policy_loss_fn_args"),
         *_under("algorithm", "sample_strategy", "sample_strategy_args", "kl_loss_fn", "kl_penalty_fn"),
         *_under("algorithm", "entropy_loss_fn", "entropy_loss_fn_args", "repeat_times", "bypass_old_logprobs"),
-        *_under("model", "model_path", *_LENGTHS, *_SAMPLING),
+        *_under("model", "model_path", "lora_configs", *_LENGTHS, *_SAMPLING),
         *_under("explorer", "max_inflight_batches", "runner_per_model"),
         *_under("explorer.rollout_model", *_LENGTHS, *_SAMPLING),
         *_under("synchronizer", "sync_interval", "sync_offset", "explorer_sync_interval", "trainer_sync_interval"),
