@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -220,10 +220,7 @@ def _with_unfinished(summary: StepSummary, metrics: Mapping[str, float]) -> Step
     success = metrics.get(SUCCESS, 0.0)
     derived = summary.successes / success - summary.episodes if success > 0 else 0.0
     unfinished = max(0, round(metrics.get(UNFINISHED, derived)))
-    if not summary.episodes:
-        return replace(summary, episodes=unfinished, effective=float(min(unfinished, summary.tasks)))
-    episodes = summary.episodes + unfinished
-    return replace(summary, episodes=episodes, effective=summary.effective * episodes / summary.episodes)
+    return summary.over_all(summary.episodes + unfinished) if unfinished else summary
 
 
 def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:

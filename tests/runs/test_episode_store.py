@@ -18,7 +18,7 @@ import pytest
 from examples import some
 
 from astune.runs import EpisodeReader, EpisodeStore
-from astune.runs.interval import wilson_interval
+from astune.runs.interval import OfTasks, wilson_interval
 from astune.schema import EpisodeGroup, RunStoreError, TrainingBatch
 
 HERE = Path(__file__).parent
@@ -107,6 +107,21 @@ def test_episodes_of_one_task_that_end_alike_count_as_one_in_an_interval(tmp_pat
     assert (summary.episodes, summary.tasks, summary.successes) == (24, 7, 12)
     assert summary.effective == pytest.approx(6)
     assert summary.interval == pytest.approx(wilson_interval(3, 6))
+
+
+def test_what_did_not_finish_counts_as_failed_episodes_of_its_own_task(tmp_path, episode) -> None:
+    """Of 10 tasks with 8 episodes 5 are solved half of the time, 4 never finish, and one was not begun."""
+    with EpisodeStore(tmp_path / "episodes.sqlite") as store:
+        for task in range(9):
+            for repeat in range(8):
+                error = "EnvError: gone" if task >= 5 else None
+                store.append(episode(3, task, repeat, success=repeat < 4, error=error, split="validation"))
+        store.flush()
+        (summary,) = store.summaries("validation")
+    assert summary.effective == pytest.approx(40)
+    over_all = summary.over_all(80)
+    assert (over_all.episodes, over_all.successes, over_all.success_rate) == (80, 20, 0.25)
+    assert over_all.interval == pytest.approx(OfTasks.of([(4, 8)] * 5 + [(0, 8)] * 5).interval)
 
 
 def test_advantages_and_the_reason_of_a_dropped_group_are_written_beside_the_record(tmp_path, episode) -> None:
