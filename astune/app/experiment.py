@@ -60,9 +60,14 @@ class Experiment:
         if isinstance(source, AstuneConfig):
             layers.insert(0, source.model_dump(mode="json"))
         elif isinstance(source, Mapping):
-            layers.insert(0, plain(source.get("astune", source)))
-        else:
+            layers.insert(0, plain(source))
+        elif isinstance(source, str | PathLike):
             path = Path(source)
+        else:
+            raise ConfigError(
+                f"an experiment is a YAML file, a mapping or an AstuneConfig, not {type(source).__name__}",
+                hint="pass the file's path; `run.config` is the configuration of a run, and astune.resume continues it",
+            )
         return cls(load_config(path, overrides, tasks=tasks, values=layers), path)
 
     @classmethod

@@ -82,7 +82,15 @@ def load_config(
 
 
 def _given(values: Mapping[str, Any]) -> Document:
-    """Convert Python values to a document; dotted keys become nested."""
+    """Convert Python values to a document; with the root key among them they are read as a file is."""
+    if ROOT not in values:
+        return Document("the values given", {ROOT: _nested(values)}, {})
+    root = values[ROOT]
+    return Document("the values given", {**values, ROOT: _nested(root) if isinstance(root, Mapping) else root}, {})
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by key, dotted or not, with the dotted ones nested."""
     nested: dict[str, Any] = {}
     for written, value in values.items():
         section, (*outer, last) = nested, canonical(written).split(".")
@@ -90,7 +98,7 @@ def _given(values: Mapping[str, Any]) -> Document:
             inner = section.get(name)
             section[name] = section = dict(inner) if isinstance(inner, dict) else {}
         section[last] = _joined(section.get(last), value)
-    return Document("the values given", {ROOT: nested}, {})
+    return nested
 
 
 def _has_tasks(document: Document) -> bool:

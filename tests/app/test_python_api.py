@@ -71,6 +71,21 @@ def test_dotted_and_nested_values_are_keys_and_a_class_is_its_reference(tmp_path
     assert again == config.model_copy(update={"seed": 4})
 
 
+def test_a_mapping_is_read_as_a_file_is_with_what_stands_beside_its_root_key():
+    config = Experiment.of({"astune": {"trainer.total_steps": 7}, "verl": {"trainer": {"logger": []}}}).config
+    assert (config.trainer.total_steps, config.verl) == (7, {"trainer": {"logger": []}})
+    with pytest.raises(astune.ConfigError, match="unknown root key `trainer`"):
+        astune.train({"astune": {"seed": 3}, "trainer": {"total_steps": 7}})
+    with pytest.raises(astune.ConfigError, match="`astune` must be a section, found the number 3"):
+        astune.train({"astune": 3})
+
+
+@pytest.mark.parametrize("source", [None, 3, [{}]])
+def test_what_is_no_experiment_is_refused(source):
+    with pytest.raises(astune.ConfigError, match=f"not {type(source).__name__}"):
+        astune.train(source)
+
+
 def test_an_unknown_key_names_the_nearest_one():
     with pytest.raises(astune.ConfigError) as error:
         astune.train({}, trainer={"total_step": 7})
