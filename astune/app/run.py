@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from astune.config import AstuneConfig
 from astune.config.saved import load_saved
@@ -57,7 +57,11 @@ class Run:
 
         Args:
             split: `train` or `validation`; None returns both.
+
+        Raises:
+            ConfigError: there is no such split.
         """
+        _require_split(split)
         return rows_of(line for line in self._directory.metrics() if split in (None, line.kind))
 
     def metrics_frame(self, split: Split | None = None) -> Any:
@@ -72,7 +76,12 @@ class Run:
         return pandas.DataFrame(rows, columns=columns_of(rows))
 
     def episodes(self, *, step: int | None = None, split: Split | None = None) -> list[Episode]:
-        """The recorded episodes, oldest first: of one step or of all, of one split or of both."""
+        """The recorded episodes, oldest first: of one step or of all, of one split or of both.
+
+        Raises:
+            ConfigError: there is no such split.
+        """
+        _require_split(split)
         with self._directory.episodes() as reader:
             return list(reader.episodes(step=step, split=split))
 
@@ -91,6 +100,13 @@ class Run:
     def __repr__(self) -> str:
         steps = max((line.step for line in self._directory.metrics()), default=0)
         return f"Run({str(self.path)!r}, {self.status} after step {steps})"
+
+
+def _require_split(split: str | None) -> None:
+    if split not in (None, *get_args(Split)):
+        raise ConfigError(
+            f"there is no split {split!r}", hint="it is `train` or `validation`; without one, both are returned"
+        )
 
 
 def whole_model(checkpoint: Checkpoint) -> Path:

@@ -16,6 +16,7 @@ from small_experiment import small_experiment
 
 import astune
 from astune.app.experiment import Experiment
+from astune.runs import RunDirectory
 
 MORE = """
 import os
@@ -84,6 +85,15 @@ def test_a_mapping_is_read_as_a_file_is_with_what_stands_beside_its_root_key():
 def test_what_is_no_experiment_is_refused(source):
     with pytest.raises(astune.ConfigError, match=f"not {type(source).__name__}"):
         astune.train(source)
+
+
+def test_a_run_has_no_other_split_than_those_of_its_rows(tmp_path):
+    with RunDirectory.create(tmp_path, "small") as directory, directory.open_metrics(), directory.open_episodes():
+        run = astune.Run(directory.path)
+        assert run.metrics("validation") == run.episodes(split="train") == []
+        for read in (run.metrics, lambda split: run.episodes(split=split)):
+            with pytest.raises(astune.ConfigError, match="there is no split 'test'"):
+                read("test")
 
 
 def test_an_unknown_key_names_the_nearest_one():
