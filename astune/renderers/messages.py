@@ -49,7 +49,7 @@ def canonical(message: Message) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
         raise WorkflowError(
-            f"the model was called with {message!r}, which is not a chat message",
+            f"{message!r} is not a chat message",
             hint=f'messages are a list of {{"role": ..., "content": ...}}; {_FORMATTERS}',
         )
     if not _has_content(message):

@@ -44,7 +44,7 @@ class TaskReaderJsonl(TaskReaderBase):
                 continue
             where = f"{path}:{number}"
             task = _task_of_line(line, where, self.config.jsonl.query_field)
-            _require_readable(task.init_messages, where)
+            _require_readable(task.init_messages, f"{where}: ")
             if task.task_id in line_of_id:
                 raise TaskReaderError(
                     f"{path}:{number}: task_id {task.task_id!r} is already on line {line_of_id[task.task_id]}",
@@ -58,13 +58,14 @@ class TaskReaderJsonl(TaskReaderBase):
 
 
 def _require_readable(messages: list[Message], where: str) -> None:
-    """Raises TaskReaderError if a message is none that a model can read, such as one whose content is a number."""
+    """Raises TaskReaderError if a message is none that a model can read, such as one whose content is a number; it
+    begins with `where`."""
     for index, message in enumerate(messages):
         try:
             canonical(message)
         except WorkflowError as cause:
             raise TaskReaderError(
-                f"{where}: message {index + 1}: {cause.message}",
+                f"{where}message {index + 1}: {cause.message}",
                 hint='content is text, a list of text and image blocks, or null beside "tool_calls"',
             ) from cause
 
@@ -89,9 +90,11 @@ def _task_of_conversation(row: dict[str, Any], where: str) -> Task:
     if not answers or not answers[0]:
         raise TaskReaderError(f"{where}: 'messages' has no answer to anything", hint="a user speaks, then an assistant")
     try:
-        return Task(content_id(row), init_messages=messages[: answers[0]], metadata=row)
+        task = Task(content_id(row), init_messages=messages[: answers[0]], metadata=row)
     except ValueError as cause:
         raise TaskReaderError(f"{where}: {cause}", hint='{"messages": [{"role": ..., "content": ...}, ...]}') from cause
+    _require_readable(messages, f"{where}: 'messages', ")
+    return task
 
 
 def _task_of_preference(row: dict[str, Any], where: str) -> Task:
@@ -104,6 +107,8 @@ def _task_of_preference(row: dict[str, Any], where: str) -> Task:
                 f"{where}: {name!r} is neither a text nor a list of messages",
                 hint='{"prompt": "...", "chosen": "...", "rejected": "..."}',
             )
+        if is_messages:
+            _require_readable(value, f"{where}: {name!r}, ")
     prompt = row["prompt"]
     asked: dict[str, Any] = {"main_query": prompt} if isinstance(prompt, str) else {"init_messages": prompt}
     try:

@@ -84,7 +84,20 @@ def test_blank_lines_and_a_byte_order_mark_are_no_matter(tmp_path):
         ),
         (
             '{"prompt": [{"role": "user", "content": 5}], "chosen": "a", "rejected": "b"}',
-            "message 1: .*not int",
+            "'prompt', message 1: .*not int",
+        ),
+        (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user"}]}',
+            "'messages', message 3: .*has no content",
+        ),
+        (
+            '{"prompt": "a", "chosen": [{"role": "assistant", "content": "b"}, {"role": "user", "content": 5}], '
+            '"rejected": "c"}',
+            "'chosen', message 2: .*not int",
+        ),
+        (
+            '{"prompt": "a", "chosen": "b", "rejected": [{"role": "assistant", "tool_calls": [5]}]}',
+            "'rejected', message 1: .*not a tool call",
         ),
         ('{"question": "q"}', r"a task has no field 'question'.*query_field"),
         ('{"main_query": "q", "task_id": " "}', "task_id is empty"),
