@@ -201,9 +201,8 @@ class PolicyTrainer:
             TrainerError: there is no state, or it is of another model.
         """
         state = checkpoint.load_state(folder, self._model.device)
-        origin = state.get("origin", self._origin)  # earlier versions wrote none
-        if origin != self._origin:
-            others = [name for name in {**origin, **self._origin} if origin.get(name) != self._origin.get(name)]
+        earlier: dict[str, float] = state.get("origin", {})  # earlier versions wrote none, or other names
+        if others := [name for name, value in earlier.items() if self._origin.get(name, value) != value]:
             raise TrainerError(
                 f"the checkpoint's weights do not fit this model: it has another {' and another '.join(others)}",
                 hint="resume with the model and the LoRA rank and alpha that the run was started with",

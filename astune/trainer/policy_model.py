@@ -46,6 +46,9 @@ from astune.trainer.master_weights import MasterWeights
 from astune.trainer.microbatch import MicroBatch
 from astune.trainer.recompute import Recomputing, layers_recomputed
 
+_SMALL = 1 << 16
+"""Values up to which `PolicyModel.origin` reads a tensor whole."""
+
 
 class PolicyModel:
     """Compute copy with its master weights. If `takes_trees` is False, a micro-batch must hold a single timeline."""
@@ -193,15 +196,16 @@ class PolicyModel:
 
     @torch.no_grad()
     def origin(self) -> dict[str, float]:
-        """Names of the start that a state fits, beside its shapes: a CRC-32 over a hundredth of the base's weights, and
-        the adapter's scale."""
+        """Names of the start that a state fits, beside its shapes: a CRC-32 over the base's small tensors, such as
+        norms, and a hundredth of its other weights, and the adapter's scale."""
         crc = 0
         for name, tensor in saved_tensors(self.causal_lm):
             if ".lora_" not in name:
-                part = tensor.flatten()[::101].to("cpu", torch.bfloat16).contiguous()  # alike in every compute format
+                every = 1 if tensor.numel() <= _SMALL else 101
+                part = tensor.flatten()[::every].to("cpu", torch.bfloat16).contiguous()  # alike in every compute format
                 crc = zlib.crc32(part.view(torch.int16).numpy().tobytes(), crc)
         scale = {"scale of the adapters": scale_of(self.module, self.adapter)} if self.lora else {}
-        return {"base model": crc, **scale}
+        return {"starting model": crc, **scale}
 
     def save(self, folder: Path) -> None:
         """Write config and weights in Hugging Face format, in the dtype that they compute in."""
