@@ -109,7 +109,7 @@ def trials_of(conf: Path, over: Sequence[str], seeds: int, overrides: Sequence[s
     for values in product(*(values for _, values in swept)):
         settings = tuple(zip(keys, values, strict=True))
         own = [f"{key}={value}" for key, value in settings]
-        first = load_config(conf, [*overrides, *own, name])
+        first = _load_swept(conf, [*overrides, *own, name], own)
         for seed in range(first.seed, first.seed + seeds):
             given = (*overrides, *own, name, f"seed={seed}")
             settings_shown = tuple(each for each in settings if each[0] != "seed")
@@ -220,6 +220,17 @@ def _require_free(keys: Sequence[str], seeds: int, overrides: Sequence[str]) -> 
             f"--over {place} would spread one sweep over several folders",
             hint=f"start a sweep for each value with --set {place}=VALUE",
         )
+
+
+def _load_swept(conf: Path, overrides: Sequence[str], own: Sequence[str]) -> AstuneConfig:
+    """Load the first of a setting's trials; an error names the flag that its `own` overrides were written with."""
+    try:
+        return load_config(conf, overrides)
+    except ConfigError as cause:
+        message = cause.message
+        for override in own:
+            message = message.replace(f"--set {override}", f"--over {override}")
+        raise ConfigError(message, hint=cause.hint) from None
 
 
 def _require_distinct(trials: Sequence[Trial]) -> None:

@@ -68,7 +68,7 @@ def test_every_combination_is_trained_with_every_seed(conf):
         (["rollout.workflow=a.py,b.py", "rollout.agentscope_learn_protocol=c.py"], 1, "names rollout.workflow twice"),
         (["experiment_name=a,b"], 1, "several folders"),
         (["astune.record_dir=a,b"], 1, "several folders"),
-        (["trainer.optim.rate=1"], 1, "trainer.optim.rate"),
+        (["trainer.optim.rate=1"], 1, "--over trainer.optim.rate=1: unknown key"),
         (["trainer.optim.lr=-1,1e-5"], 1, "trainer.optim.lr"),
     ],
 )
