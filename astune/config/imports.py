@@ -287,7 +287,7 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
             hint=f"write `class {name}({base.__name__})` with `from {_public_home(base)} import {base.__name__}`",
         )
     missing = sorted(getattr(found, "__abstractmethods__", ()))
-    if missing and found.__module__.startswith("astune."):
+    if missing and _is_ours(found):
         raise ConfigError(
             f"{key}: {name} in {location} is a base class that does not define {', '.join(missing)}",
             hint=_classes_hint(module, named),
@@ -299,7 +299,32 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
             f"{key}: {name} in {location} lacks the method{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
             hint=f"did you mean {missing[0]} where it defines {close[0]}?" if close else _signature(base, missing[0]),
         )
+    _require_arguments(found, named)
     return found
+
+
+def _require_arguments(found: type, named: _Named) -> None:
+    """Refuse a user's method that cannot be called with the arguments of the abstract method that it defines."""
+    for base in found.__mro__:
+        for method in getattr(base, "__abstractmethods__", ()) if base is named.base or _is_ours(base) else ():
+            own = inspect.getattr_static(found, method)
+            if not isinstance(own, FunctionType) or _is_ours(own):
+                continue
+            passed = inspect.signature(getattr(base, method)).parameters.values()
+            by_name = {each.name: None for each in passed if each.kind is each.KEYWORD_ONLY}
+            try:
+                inspect.signature(own).bind(*[None] * (len(passed) - len(by_name)), **by_name)
+            except TypeError as cause:
+                line = inspect.unwrap(own).__code__.co_firstlineno
+                raise ConfigError(
+                    f"{named.key}: {found.__name__}.{method} (line {line} of {named.location}) does not accept the "
+                    f"arguments that it gets: {cause}",
+                    hint=_signature(base, method),
+                ) from None
+
+
+def _is_ours(defined: type | FunctionType) -> bool:
+    return defined.__module__.startswith("astune.")
 
 
 def _public_home(base: type) -> str:
@@ -312,7 +337,7 @@ def _public_home(base: type) -> str:
 def _signature(base: type, method: str) -> str:
     function = getattr(base, method)
     prefix = "async def" if inspect.iscoroutinefunction(function) else "def"
-    return f"define `{prefix} {method}{inspect.signature(function)}`"
+    return f"define `{prefix} {method}({', '.join(inspect.signature(function).parameters)})`"
 
 
 def _classes_hint(module: ModuleType, named: _Named) -> str:

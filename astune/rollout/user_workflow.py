@@ -16,6 +16,7 @@ from astune.schema import (
     call_user_code,
     contained,
     described,
+    own_code,
     place_of,
     shown_value,
 )
@@ -96,7 +97,7 @@ async def _called(workflow: Workflow, task: Task, proxy: AstuneProxy) -> Any:
     except Exception as cause:
         raise proxy.failure or WorkflowError(
             f"{name} on task {task.task_id}{place_of(cause)}: {described(cause)}",
-            hint="this is in the workflow's own code, or in what it calls",
+            hint=own_code(cause, "workflow"),
         ) from cause
 
 

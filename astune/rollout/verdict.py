@@ -26,6 +26,7 @@ from astune.schema import (
     boundary,
     call_user_code,
     described,
+    own_code,
     place_of,
     shown_value,
 )
@@ -45,8 +46,6 @@ _OUTPUT_HINT = (
     "a reward is a finite number, per_target has one for each target tag, is_success is True or False, and metadata is "
     "a dictionary"
 )
-
-_OWN_CODE = "this is in the judge's own code, or in what it calls"
 
 
 class Judge(Protocol):
@@ -133,7 +132,7 @@ async def _called(method: Callable[[Any], Any], inputs: Any, what: str, timeout_
         except Exception as cause:
             raise JudgeError(
                 f"{what}{place_of(cause)}: {_in_one_line(cause)}",
-                hint=_what_is_there(inputs) if isinstance(cause, KeyError) else _OWN_CODE,
+                hint=own_code(cause, "judge") + (_what_is_there(inputs) if isinstance(cause, KeyError) else ""),
             ) from cause
 
 
@@ -141,7 +140,7 @@ def _what_is_there(inputs: dict[str, Any] | list[dict[str, Any]]) -> str:
     """Name the keys that a judge could have read, for one that asked for another."""
     first = inputs[0] if isinstance(inputs, list) else inputs
     metadata = ", ".join(map(str, first["task_core_arg"].task.metadata)) or "nothing"
-    return f"{_OWN_CODE}. Its dictionary has {', '.join(first)}; the task's metadata has {metadata}"
+    return f". Its dictionary has {', '.join(first)}; the task's metadata has {metadata}"
 
 
 def _in_one_line(cause: Exception) -> str:

@@ -46,6 +46,13 @@ def described(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {message}" if message else type(cause).__name__
 
 
+def own_code(cause: Exception, owner: str) -> str:
+    """Return the hint for an exception of the code of `owner`, such as a workflow."""
+    if isinstance(cause, TypeError | AttributeError) and "coroutine" in str(cause):
+        return "an async call needs `await`; code that is not async calls the synchronous method, such as proxy.chat"
+    return f"this is in the {owner}'s own code, or in what it calls"
+
+
 def shown_value(value: object) -> str:
     """Format a value of a user's code in at most 200 characters, whatever it is."""
     try:

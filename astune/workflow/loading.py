@@ -42,6 +42,7 @@ def load_workflow(
     found = import_class_or_function(named, key=_KEY, base=Workflow, base_dir=base_dir)
     if not isinstance(found, FunctionType):
         require_accepted(found, config.rollout.params, key="rollout.params", positional=1)
+        _require_constructor(found, config)
         return found
     if len(inspect.signature(found).parameters) < 2:
         raise ConfigError(
@@ -50,6 +51,17 @@ def load_workflow(
         )
     require_accepted(found, config.rollout.params, key="rollout.params", positional=2)
     return function_workflow(found)
+
+
+def _require_constructor(found: type[Workflow], config: AstuneConfig) -> None:
+    signature = inspect.signature(found)
+    try:
+        signature.bind(config, **config.rollout.params)
+    except TypeError as cause:
+        raise ConfigError(
+            f"{_KEY}: {found.__name__}{signature} does not accept the configuration: {cause}",
+            hint="define `def __init__(self, config)` with `super().__init__(config)`, or no __init__",
+        ) from None
 
 
 def _outside(

@@ -194,6 +194,23 @@ def test_a_class_without_its_method_names_the_misspelt_one(folder):
     assert "exekute" in message
 
 
+def test_a_method_that_does_not_accept_its_arguments_is_refused_before_anything_starts(folder):
+    """It names the line; other names, defaults and a static method are fine."""
+    (folder / "agent.py").write_text(
+        f"from {__name__} import Base\n"
+        "class Less(Base):\n    async def execute(self, task): ...\n"
+        "class More(Base):\n    async def execute(self, task, proxy, extra): ...\n"
+        "class Fine(Base):\n    async def execute(self, t, p, extra=1): ...\n"
+        "class Static(Base):\n    @staticmethod\n    async def execute(t, p): ...\n"
+    )
+    message = message_of("agent.py->Less")
+    assert "Less.execute (line 3 of agent.py) does not accept the arguments that it gets: too many" in message
+    assert message.endswith("define `async def execute(self, task, proxy)`")
+    assert "missing a required argument: 'extra'" in message_of("agent.py->More")
+    for name in ("Fine", "Static"):
+        assert import_class(f"agent.py->{name}", key="k", base=Base)
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [

@@ -148,6 +148,15 @@ class RaisesAnything(Workflow):
         raise self.raised
 
 
+class ForgetsToWait(Workflow):
+    async def execute(self, task: Task, proxy: AstuneProxy) -> None:
+        reply: Any = proxy.achat(USER)
+        try:
+            reply["content"]
+        finally:
+            reply.close()
+
+
 class TakesNothing(Talks):
     def __init__(self) -> None:
         return None
@@ -156,6 +165,11 @@ class TakesNothing(Talks):
 FAILURES: dict[str, tuple[type[Workflow], str, list[str]]] = {
     "the workflow raises": (Raises, "no_env", ["WorkflowError", "Raises on task t", "test_failures.py:", "KeyError"]),
     "the model is never called": (NeverCalls, "no_env", ["WorkflowError", "never called the model", "pass the proxy"]),
+    "a forgotten await": (
+        ForgetsToWait,
+        "no_env",
+        ["WorkflowError", "'coroutine' object is not", "call needs `await`"],
+    ),
     "nothing is trained": (TrainsNobody, "no_env", ["WorkflowError", "['wolf']", "['Alice']", "target_tag"]),
     "it returns text": (ReturnsText, "no_env", ["WorkflowError", "returned str"]),
     "a step without environment": (StepsWithoutWorld, "no_env", ["WorkflowError", "env_type"]),

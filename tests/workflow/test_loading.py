@@ -25,6 +25,12 @@ class Shouting(Workflow):
 class Plain(Workflow):
     async def execute(self, task, proxy): ...
 
+class Closed(Workflow):
+    def __init__(self):
+        self.open = False
+
+    async def execute(self, task, proxy): ...
+
 def sync(task, proxy, n=1): ...
 
 def nothing(): ...
@@ -64,6 +70,7 @@ def test_classes_and_functions_get_their_settings(name: str, params: dict[str, A
         ),
         ("agents.py->Shouting", {}, "rollout.params: Shouting requires loud", "set rollout.params.loud"),
         ("agents.py->Plain", {"n": 1}, "rollout.params.n: Plain accepts no argument n", "it accepts none"),
+        ("agents.py->Closed", {}, "Closed() does not accept the configuration", "def __init__(self, config)"),
         ("agents.py->sync", {"m": 1}, "rollout.params.m: sync accepts no argument m", "it accepts n"),
         ("agents.py->nothing", {}, "nothing() is not a workflow", "async def nothing(task, proxy)"),
         ({"command": ["true"]}, {"n": 1}, "rollout.params are arguments of a class or a function", "command"),
