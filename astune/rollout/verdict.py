@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -32,15 +30,8 @@ from astune.schema import (
 )
 from astune.schema.reward import FULL_SCORE
 from astune.task_judge import GroupJudgeBase
+from astune.task_judge.judge_base import LARGEST_REWARD, reward_of
 from astune.workflow import WorkflowOutput
-
-_MOST = 1e6
-"""Largest absolute reward; advantages of larger ones overflow in float32."""
-
-_HINT = (
-    f"return (raw_reward, is_success) or a Reward, with a number between -{_MOST:g} and {_MOST:g} as raw_reward, and "
-    "True or False as is_success"
-)
 
 _OUTPUT_HINT = (
     "a reward is a finite number, per_target has one for each target tag, is_success is True or False, and metadata is "
@@ -85,7 +76,7 @@ async def ask_judge(
     env = environment if asynchronous or environment is None else SynchronousHandle(environment)
     what = _named(judge, task)
     verdict = await _called(judge.compute_reward, _inputs(task, env, forest, registered), what, timeout_s)
-    reward = _reward(verdict, what)
+    reward = reward_of(verdict, what)
     _require_fit(reward, forest, targets, what, JudgeError)
     return reward
 
@@ -105,7 +96,7 @@ async def ask_group_judge(judge: GroupJudgeBase, episodes: Sequence[Episode], *,
         raise JudgeError(
             f"{what} returned {shown_value(verdicts)}", hint=f"return one verdict for each of {len(episodes)} episodes"
         )
-    rewards = [_reward(verdict, what) for verdict in verdicts]
+    rewards = [reward_of(verdict, what) for verdict in verdicts]
     for reward, episode in zip(rewards, episodes, strict=True):
         targets = {node.agent: episode.target_of(node.agent) for node in episode.forest.nodes}
         _require_fit(reward, episode.forest, targets, what, JudgeError)
@@ -179,29 +170,6 @@ def workflow_reward(output: WorkflowOutput, forest: Forest, targets: Mapping[str
     return reward
 
 
-def _reward(verdict: Any, what: str) -> Reward:
-    if isinstance(verdict, Reward):
-        return verdict
-    if not isinstance(verdict, tuple | list) or len(verdict) != 2:
-        raise JudgeError(f"{what} returned {shown_value(verdict)}", hint=_HINT)
-    raw, success = verdict
-    try:
-        number = float(raw)
-        if raw is None or isinstance(raw, str) or not math.isfinite(number):
-            raise ValueError(raw)
-        return Reward(raw_reward=number, is_success=_truth_of(success))
-    except (TypeError, ValueError, OverflowError) as cause:
-        raise JudgeError(f"{what} returned {shown_value(verdict)}", hint=_HINT) from cause
-
-
-def _truth_of(success: Any) -> bool:
-    """Return whether a judge's second value says success. Raises ValueError for what is true whatever it says."""
-    is_score = isinstance(success, Number) and success not in (0, 1)
-    if is_score or inspect.isawaitable(success) or (isinstance(success, str | bytes) and success):
-        raise ValueError(success)
-    return bool(success)
-
-
 def _require_fit(
     reward: Reward, forest: Forest, targets: Mapping[str, str], what: str, error: type[JudgeError | WorkflowError]
 ) -> None:
@@ -210,8 +178,11 @@ def _require_fit(
     An unknown target while a trained one has no reward is a misspelled name.
     """
     numbers = [reward.raw_reward, *(reward.per_target or {}).values(), *(reward.per_turn or ())]
-    if (largest := max(numbers, key=abs)) and abs(largest) > _MOST:
-        raise error(f"{what} gave the reward {largest:g}", hint=f"rewards are between -{_MOST:g} and {_MOST:g}")
+    if (largest := max(numbers, key=abs)) and abs(largest) > LARGEST_REWARD:
+        raise error(
+            f"{what} gave the reward {largest:g}",
+            hint=f"rewards are between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}",
+        )
     trained = forest.trained_answers()
     if reward.per_turn is not None and len(reward.per_turn) != len(trained):
         raise error(

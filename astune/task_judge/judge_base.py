@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
+from numbers import Number
 from typing import Any, TypeAlias
 
 from astune.config.schema import AstuneConfig
-from astune.schema import Reward
+from astune.schema import JudgeError, Reward, shown_value
 
 Verdict: TypeAlias = tuple[float, bool] | Reward
 """(raw_reward, is_success), or a Reward."""
+
+LARGEST_REWARD = 1e6
+"""Largest absolute reward; advantages of larger ones overflow in float32."""
 
 
 class JudgeBase(ABC):
@@ -74,3 +79,30 @@ class GroupJudgeBase(JudgeBase):
         else:
             found = await asyncio.to_thread(self.compute_rewards, judge_input_dictionaries)
         return found
+
+
+def reward_of(verdict: Any, what: str) -> Reward:
+    """Return a verdict as a Reward. Raises JudgeError if it is not one; `what` names the judge and the task."""
+    if isinstance(verdict, Reward):
+        return verdict
+    pair: Any = verdict if isinstance(verdict, tuple | list) and len(verdict) == 2 else (None, False)
+    raw, success = pair
+    try:
+        number = float(raw)
+        if isinstance(raw, str) or not math.isfinite(number):
+            raise ValueError(raw)
+        return Reward(raw_reward=number, is_success=_truth_of(success))
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise JudgeError(
+            f"{what} returned {shown_value(verdict)}",
+            hint=f"return (raw_reward, is_success) or a Reward, with a number between -{LARGEST_REWARD:g} and "
+            f"{LARGEST_REWARD:g} as raw_reward, and True or False as is_success",
+        ) from cause
+
+
+def _truth_of(success: Any) -> bool:
+    """Return whether a judge's second value says success. Raises ValueError for what is true whatever it says."""
+    is_score = isinstance(success, Number) and success not in (0, 1)
+    if is_score or inspect.isawaitable(success) or (isinstance(success, str | bytes) and success):
+        raise ValueError(success)
+    return bool(success)

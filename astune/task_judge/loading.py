@@ -13,7 +13,7 @@ from astune.config.imports import import_class_or_function
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, boundary_now
 from astune.task_judge.calibration import Calibration
-from astune.task_judge.function_judge import FunctionJudge
+from astune.task_judge.function_judge import function_judge
 from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase
 from astune.task_judge.weighted import Part, WeightedGroupJudges, WeightedJudges
 
@@ -77,7 +77,7 @@ def _load(
                 hint=f"define `async def {found.__name__}(task, response)`, or a class derived from JudgeBase",
             )
         require_accepted(found, params, key=params_key, positional=2)
-        return FunctionJudge(config, found, params)
+        return function_judge(found)(config, **params)
     require_accepted(found, params, key=params_key, positional=1)
     hint = f"its __init__, if it has one, takes the configuration, and {params_key} as keyword arguments"
     with boundary_now(ConfigError, f"{_KEY}: making {found.__name__}", hint=hint):

@@ -14,7 +14,7 @@ from astune.config.schema import AstuneConfig
 from astune.helper_model import Usage
 from astune.schema import JudgeError, Reward
 from astune.task_judge.calibration import Calibration
-from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase, Verdict
+from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase, Verdict, reward_of
 from astune.task_judge.judged import Inputs, task_of
 
 
@@ -27,12 +27,22 @@ class Part:
     calibration: Calibration | None = None
 
     def reward(self, verdict: Verdict, inputs: Inputs) -> Reward:
-        reward = _as_reward(self.judge, verdict)
+        reward = self._own(verdict, inputs)
         if self.calibration is None:
             return reward
         worth = self.calibration.worth(reward.raw_reward, task_of(inputs))
         metadata = reward.metadata | {"uncalibrated": reward.raw_reward}
         return reward.model_copy(update={"raw_reward": worth, "metadata": metadata})
+
+    def _own(self, verdict: Verdict, inputs: Inputs) -> Reward:
+        name = type(self.judge).__name__
+        reward = reward_of(verdict, f"judge {name} on task {task_of(inputs).task_id}")
+        if reward.per_target is not None or reward.per_turn is not None:
+            raise JudgeError(
+                f"{name} rewards targets or turns, which cannot be added to another judge's reward",
+                hint="make it the only judge of task_judge.judge_protocol",
+            )
+        return reward
 
 
 class WeightedJudges(JudgeBase):
@@ -113,13 +123,3 @@ def _together(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     for name, value in (item for each in metrics for item in each.items()):
         values.setdefault(name, []).append(value)
     return {name: sum(each) if name in Usage().metrics() else fmean(each) for name, each in values.items()}
-
-
-def _as_reward(judge: JudgeBase, verdict: Verdict) -> Reward:
-    reward = verdict if isinstance(verdict, Reward) else Reward(raw_reward=verdict[0], is_success=bool(verdict[1]))
-    if reward.per_target is not None or reward.per_turn is not None:
-        raise JudgeError(
-            f"{type(judge).__name__} rewards targets or turns, which cannot be added to another judge's reward",
-            hint="make it the only judge of task_judge.judge_protocol",
-        )
-    return reward

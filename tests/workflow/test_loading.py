@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from astune.config.schema import AstuneConfig
-from astune.schema import ConfigError
+from astune.schema import ConfigError, JudgeError, Task
 from astune.task_judge import load_judge
 from astune.workflow.loading import load_workflow
 
@@ -36,6 +37,12 @@ def sync(task, proxy, n=1): ...
 def nothing(): ...
 
 def judge(task, response, *, scale=1.0): ...
+
+class Kind(JudgeBase):
+    def compute_reward(self, inputs): return 1.0, True
+
+class Sure(JudgeBase):
+    def compute_reward(self, inputs): return 0.5, "no"
 """
 
 
@@ -45,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "agents.py").write_text(AGENTS)
 
 
-def config(workflow: Any, judge: str = "", **params: Any) -> AstuneConfig:
+def config(workflow: Any, judge: Any = "", **params: Any) -> AstuneConfig:
     own = {"rollout": {"workflow": workflow, "params": params}}
     return AstuneConfig.model_validate({**own, "task_judge": {"judge_protocol": judge, "params": params}})
 
@@ -102,3 +109,25 @@ def test_a_judge_may_be_a_function_with_settings():
         load_judge(config("", "agents.py->judge", scal=2.0))
     with pytest.raises(ConfigError, match="is no judge"):
         load_judge(config("", "agents.py->sync"))
+
+
+async def test_a_judge_function_that_waits_does_not_block_other_episodes_and_names_itself(tmp_path: Path):
+    """It runs in a thread, and its result has to be a number; a list of judges checks each one's result, too."""
+    (tmp_path / "scores.py").write_text(
+        "import threading\n"
+        "def thread(task, response): return float(threading.current_thread() is threading.main_thread())\n"
+        "def words(task, response): return '0.7'\n"
+        "async def pair(task, response): return 0.7, True\n"
+    )
+    core = SimpleNamespace(task=Task(task_id="sum-1", main_query="q"))
+    judges: dict[str, Any] = {
+        name: load_judge(config("", f"scores.py->{name}")) for name in ("thread", "words", "pair")
+    }
+    assert (await judges["thread"].compute_reward({"task_core_arg": core})).raw_reward == 0.0
+    both: Any = load_judge(config("", [{"judge": "agents.py->Kind"}, {"judge": "agents.py->Sure"}]))
+    with pytest.raises(JudgeError, match=r"judge Sure on task sum-1 returned \(0\.5, 'no'\)"):
+        await both.compute_reward({"task_core_arg": core})
+    for name, returned in (("words", "'0.7'"), ("pair", "(0.7, True)")):
+        with pytest.raises(JudgeError) as caught:
+            await judges[name].compute_reward({"task_core_arg": core})
+        assert caught.value.message == f"judge {name} on task sum-1 returned {returned}"
