@@ -287,7 +287,7 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
             hint=f"write `class {name}({base.__name__})` with `from {_public_home(base)} import {base.__name__}`",
         )
     missing = sorted(getattr(found, "__abstractmethods__", ()))
-    if missing and _is_ours(found):
+    if missing and _of_astune(found):
         raise ConfigError(
             f"{key}: {name} in {location} is a base class that does not define {', '.join(missing)}",
             hint=_classes_hint(module, named),
@@ -306,9 +306,9 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
 def _require_arguments(found: type, named: _Named) -> None:
     """Refuse a user's method that cannot be called with the arguments of the abstract method that it defines."""
     for base in found.__mro__:
-        for method in getattr(base, "__abstractmethods__", ()) if base is named.base or _is_ours(base) else ():
+        for method in getattr(base, "__abstractmethods__", ()) if base is named.base or _of_astune(base) else ():
             own = inspect.getattr_static(found, method)
-            if not isinstance(own, FunctionType) or _is_ours(own):
+            if not isinstance(own, FunctionType) or _of_astune(own):
                 continue
             passed = inspect.signature(getattr(base, method)).parameters.values()
             by_name = {each.name: None for each in passed if each.kind is each.KEYWORD_ONLY}
@@ -318,12 +318,12 @@ def _require_arguments(found: type, named: _Named) -> None:
                 line = inspect.unwrap(own).__code__.co_firstlineno
                 raise ConfigError(
                     f"{named.key}: {found.__name__}.{method} (line {line} of {named.location}) does not accept the "
-                    f"arguments that it gets: {cause}",
+                    f"arguments that astune passes: {cause}",
                     hint=_signature(base, method),
                 ) from None
 
 
-def _is_ours(defined: type | FunctionType) -> bool:
+def _of_astune(defined: type | FunctionType) -> bool:
     return defined.__module__.startswith("astune.")
 
 

@@ -204,7 +204,7 @@ def test_a_method_that_does_not_accept_its_arguments_is_refused_before_anything_
         "class Static(Base):\n    @staticmethod\n    async def execute(t, p): ...\n"
     )
     message = message_of("agent.py->Less")
-    assert "Less.execute (line 3 of agent.py) does not accept the arguments that it gets: too many" in message
+    assert "Less.execute (line 3 of agent.py) does not accept the arguments that astune passes: too many" in message
     assert message.endswith("define `async def execute(self, task, proxy)`")
     assert "missing a required argument: 'extra'" in message_of("agent.py->More")
     for name in ("Fine", "Static"):
