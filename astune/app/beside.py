@@ -20,10 +20,13 @@ from astune.launcher.end_message import missing_gateway, send_end_message, send_
 from astune.processes.guarded import GRACE_S
 from astune.processes.records import forget, record
 from astune.runs import RunDirectory
-from astune.schema import Faults
+from astune.schema import Faults, WorkflowError
 
 if TYPE_CHECKING:
     from astune.backbone.parts import UserParts
+
+_STOPPED = "Event loop stopped"
+"""Beginning of asyncio's error for a loop that was stopped before its work was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,18 @@ class Ready:
         Raises:
             KeyboardInterrupt: a signal came.
             CompanionError: a companion died that the work needs.
+            WorkflowError: the user's code stopped the event loop, in which everything runs.
         """
-        self.interrupts.run(self.companions.guard(work))
+        try:
+            self.interrupts.run(self.companions.guard(work))
+        except RuntimeError as cause:
+            if not str(cause).startswith(_STOPPED):
+                raise
+            judge = f" or {type(self.parts.judge).__name__}" if self.parts.judge is not None else ""
+            raise WorkflowError(
+                f"{self.parts.workflow.__name__}{judge} stopped the event loop, which all episodes share",
+                hint="call no loop.stop(): return from the workflow, or raise an error",
+            ) from None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,12 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from astune import Workflow
+from astune.algorithm import load_algorithm
+from astune.app.beside import Ready
 from astune.app.interrupts import Interrupts
+from astune.backbone.parts import UserParts
+from astune.config import AstuneConfig
+from astune.launcher.companions import Companions
+from astune.schema import WorkflowError
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import asyncio, sys, time
+from astune import Workflow
+from astune.algorithm import load_algorithm
+from astune.app.beside import Ready
 from astune.app.interrupts import Interrupts
+from astune.backbone.parts import UserParts
+from astune.config import AstuneConfig
+from astune.launcher.companions import Companions
+from astune.schema import WorkflowError
 
 async def work():
     try:
@@ -86,6 +101,19 @@ def test_outside_of_the_work_the_first_signal_is_a_keyboard_interrupt_and_afterw
     with pytest.raises(KeyboardInterrupt), Interrupts():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is former
+
+
+def test_a_workflow_that_stops_the_loop_is_named(tmp_path):
+    class Stops(Workflow):
+        pass
+
+    async def work():
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(60)
+
+    parts = UserParts([], [], Stops, None, load_algorithm(AstuneConfig()))
+    with Interrupts() as interrupts, pytest.raises(WorkflowError, match="Stops stopped the event loop"):
+        Ready(parts, Companions([], tmp_path), interrupts).run(work())
 
 
 AGENT = """import threading, time
