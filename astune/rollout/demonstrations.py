@@ -157,7 +157,8 @@ def _given(
         answer_ids = _answer_ids(renderer, messages[: at + 1], tools)
         # They were given, and so with certainty; an algorithm that learns from them does not read this.
         tracker.commit(pending, Completion(answer_ids, [0.0] * len(answer_ids), "stop", 0))
-    episode = request.episode(seed=0, forest=tracker.forest, status="success")
+    status = "success" if reward.is_success else "failed"
+    episode = request.episode(seed=0, forest=tracker.forest, status=status)
     episode.reward = reward
     episode.metrics = {GIVEN_TOKENS: float(tracker.forest.sampled_tokens())}
     return episode

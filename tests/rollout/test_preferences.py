@@ -68,6 +68,7 @@ def test_the_chosen_answer_comes_first_and_what_was_said_before_is_not_trained(r
     assert [node.content for node in chosen.forest.nodes if node.sampled] == ["3"]
     assert [node.content for node in rejected.forest.nodes if node.sampled] == ["7."]
     assert (chosen.raw_reward, rejected.raw_reward) == (1.0, 0.0)
+    assert (chosen.status, rejected.status) == ("success", "failed")
     assert chosen.episode_id != rejected.episode_id
 
 
