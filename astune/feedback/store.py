@@ -11,7 +11,8 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,9 +60,9 @@ _RATING = "digest, interaction, rating, comment, corrected_answer, user, kind, w
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """Aggregate of the opinions on one interaction: the weighted mean of its ratings, and the better answer with the
-    most weight.
+    most weight. A user's later rating replaces the earlier one.
 
-    `weight` is the sum of the ratings' weights; `rating` is None where there is no number.
+    `weight` is the sum of the raters' weights; `rating` is None where there is no number.
     """
 
     rating: float | None
@@ -313,16 +314,34 @@ class FeedbackStore:
             ) from cause
 
 
-def _opinion(ratings: list[Rating]) -> Opinion:
-    numbers = [(each.rating, each.weight) for each in ratings if each.rating is not None]
-    total = sum(weight for _, weight in numbers)
-    corrected = [each for each in ratings if each.corrected_answer is not None]
-    best = max(corrected, key=lambda each: (each.weight, each.created_at), default=None)
+def _opinion(ratings: Sequence[Rating]) -> Opinion:
+    """The opinion of ratings in the order in which they came. A user counts once: with the last number, and the last
+    better answer; each rating without a user is of another."""
+    numbers, corrected = dict[tuple[str | int, str], Rating](), dict[tuple[str | int, str], Rating]()
+    weights = dict[tuple[str | int, str], float]()
+    for at, each in enumerate(ratings):
+        rater = each.user or at, each.kind
+        weights[rater] = each.weight
+        if each.rating is not None:
+            numbers[rater] = each
+        if each.corrected_answer is not None:
+            corrected[rater] = each
+    total = sum(each.weight for each in numbers.values())
     return Opinion(
-        rating=sum(rating * weight for rating, weight in numbers) / total if total else None,
-        weight=sum(each.weight for each in ratings),
-        corrected_answer=best.corrected_answer if best is not None else None,
+        rating=sum((each.rating or 0.0) * each.weight for each in numbers.values()) / total if total else None,
+        weight=sum(weights.values()),
+        corrected_answer=_most_wanted(corrected.values()),
     )
+
+
+def _most_wanted(corrected: Iterable[Rating]) -> str | None:
+    """The better answer with the most weight, of several the latest; None where there is none."""
+    weights, latest = defaultdict[str, float](float), dict[str, float]()
+    for each in corrected:
+        answer = each.corrected_answer or ""
+        weights[answer] += each.weight
+        latest[answer] = max(each.created_at, latest.get(answer, 0.0))
+    return max(weights, key=lambda answer: (weights[answer], latest[answer]), default=None)
 
 
 def known_user(user: str) -> str:

@@ -63,7 +63,7 @@ def filtered(evidence: Evidence, *, max_ratings: int, held_out: Collection[str] 
 
 def _held_out(evidence: Evidence, held_out: Collection[str]) -> None:
     for identity, of in list(evidence.interactions.items()):
-        if question_of(of) in held_out:
+        if not {asked(of.messages), plain(last_question(of.messages))}.isdisjoint(held_out):
             evidence.drop_whole("held_out", identity, "the question is one that models are compared on")
 
 
@@ -81,10 +81,13 @@ def _duplicates(evidence: Evidence) -> None:
     of_each: dict[tuple[str, ...], list[Rating]] = defaultdict(list)
     for rating in evidence.ratings:
         key = (evidence.rater(rating), evidence.question(rating), evidence.answer(rating), rating.kind)
-        kind = "rating" if rating.rating is not None and rating.corrected_answer is None else "words"
-        of_each[*key, kind].append(rating)
+        of_each[key].append(rating)
     for ratings in of_each.values():
-        *earlier, _ = sorted(ratings, key=lambda each: each.created_at)
+        latest: dict[str, Rating] = {}
+        for each in sorted(ratings, key=lambda each: each.created_at):
+            latest |= dict.fromkeys(_parts(each), each)
+        kept = {id(each) for each in latest.values()}
+        earlier = [each for each in ratings if id(each) not in kept]
         evidence.drop("duplicate", earlier, "the same rater on the same answer again")
 
 

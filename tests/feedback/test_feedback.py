@@ -17,7 +17,16 @@ import pytest
 
 from astune.cli.app import run
 from astune.config.schema import TaskReaderConfig
-from astune.feedback import FeedbackStore, Interaction, Masker, Rating, implicit_ratings, read_ratings, read_traces
+from astune.feedback import (
+    FeedbackStore,
+    Interaction,
+    Masker,
+    Opinion,
+    Rating,
+    implicit_ratings,
+    read_ratings,
+    read_traces,
+)
 from astune.schema import ConfigError, RunStoreError, TaskReaderError
 from astune.task_reader import open_task_reader
 
@@ -224,6 +233,21 @@ def test_a_user_who_returns_to_a_first_opinion_has_that_one(tmp_path: Path) -> N
     assert [each.rating for each in store.ratings() if not each.created_at] == [1.0, -1.0], (
         "in the order in which they came"
     )
+    store.close()
+
+
+def test_a_user_counts_once_on_an_answer_with_the_last_word(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    store.add(said("a", "Where?", "Here."))
+    for at in range(1, 6):
+        store.rate(Rating("a", -1.0, f"no, for the {at}th time", user="u", created_at=at))
+    for user in ("v", "w"):
+        store.rate(Rating("a", -1.0, corrected_answer="There.", user=user, created_at=1))
+        store.rate(Rating("a", 1.0, user=user, created_at=2))
+    store.rate(Rating("a", corrected_answer="Nowhere.", user="x", created_at=9))
+    for score in (0.0, 0.5):
+        store.rate(Rating("a", score))  # evaluations of a trace name no user, and are of different things
+    assert store.opinions()["a"] == Opinion(1.5 / 5, 6.0, "There.")
     store.close()
 
 

@@ -146,6 +146,19 @@ def test_spam_and_duplicates() -> None:
 def test_questions_of_the_sets_that_models_are_compared_on_are_not_learned() -> None:
     evidence = rules_of([said("i", "Name a  colour.", "Blue.")], [Rating("i", 1.0)], held_out={"name a colour."})
     assert dropped(evidence) == {"held_out": 1}
+def test_a_comment_replaces_no_correction_and_a_later_rating_does() -> None:
+    asked = [said("i", "Name a colour.", "Seven.", user="u")]
+    ratings = [
+        Rating("i", -1.0, user="u", created_at=1),
+        Rating("i", -1.0, corrected_answer="Blue.", user="u", created_at=2),
+        Rating("i", comment="please", user="u", created_at=3),
+        Rating("i", comment="thanks", user="u", created_at=4),
+    ]
+    evidence = rules_of(asked, ratings)
+    assert dropped(evidence) == {"duplicate": 2}
+    assert evidence.ratings == [ratings[1], ratings[3]]
+
+
     assert evidence.ratings == []
 
 
