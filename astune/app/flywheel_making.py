@@ -18,8 +18,8 @@ from astune.config.schema import RubricsConfig
 from astune.config.strict import changed
 from astune.data_generator.duplicates import Duplicates
 from astune.env_service.base import text_of
+from astune.feedback.question import plain
 from astune.flywheel import Turn
-from astune.flywheel.evidence import plain
 from astune.rubrics import read_examples
 from astune.schema import Task, TaskReaderError, run_alone
 from astune.task_reader.data_reader import material_of, tasks_in

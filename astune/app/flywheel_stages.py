@@ -25,9 +25,10 @@ from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.interaction import digest_of
 from astune.feedback.masking import PATTERNS, Masker
+from astune.feedback.question import asked, plain
 from astune.flywheel import Decision, Evidence, Turn, Turns, compare, decide, filtered
 from astune.flywheel.decision import MEASURED
-from astune.flywheel.evidence import asked_by, plain
+from astune.flywheel.evidence import asked_by
 from astune.launcher.companion import CompanionFlags
 from astune.runs import RunDirectory, copy_folder, runs_below, write_atomic
 from astune.schema import Episode, RunStoreError, Task, TaskReaderError, WorkflowError
@@ -224,7 +225,7 @@ class Stages:
         settings, kept, left_out = self._experiment.config, list[Task](), Counter[str]()
         pairs = settings.flywheel.learn_by == "dpo"
         for task in self._inputs.tasks("replay"):
-            if not _asked(task).isdisjoint(compared_on):
+            if not _questions(task).isdisjoint(compared_on):
                 left_out["models are compared on them"] += 1
             elif pairs and not _is_pair(task, settings.task_judge.reference_field):
                 left_out["they have no two answers to prefer one of"] += 1
@@ -383,11 +384,14 @@ def _last_answer(episode: Episode) -> str:
     return str(answers[-1].content) if answers else ""
 
 
-def _asked(task: Task) -> set[str]:
-    """Yield each question of a task and of its conversation, normalised by `plain`."""
-    messages = [*task.init_messages, *(task.metadata.get("messages") or [])]
-    asked = {plain(text_of(message)) for message in messages if message.get("role") == "user"}
-    return asked | {plain(task.main_query)} if task.main_query else asked
+def _questions(task: Task) -> set[str]:
+    """Each question of a task and of its conversation, alone and as `asked` compares it with others."""
+    found = {asked_by(task), plain(task.main_query)}
+    for messages in (task.init_messages, task.metadata.get("messages") or []):
+        for at, message in enumerate(messages, 1):
+            if message.get("role") == "user":
+                found |= {plain(text_of(message)), asked(messages[:at])}
+    return found - {""}
 
 
 def _is_pair(task: Task, reference_field: str) -> bool:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from astune.env_service.base import last_question, text_of
+from astune.env_service.base import text_of
 from astune.feedback.interaction import EXPLICIT, Interaction, Rating
+from astune.feedback.question import asked, plain
 from astune.schema import Task
-
-_DISTINCT_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +93,9 @@ class Evidence:
 
 def _compared(interaction: Interaction) -> tuple[str, str]:
     """The question and the answer of a conversation, as they are compared with others."""
-    return question_of(interaction), plain(text_of(interaction.messages[-1]))
-
-
-def question_of(interaction: Interaction) -> str:
-    """The last question of a conversation, as it is compared with others."""
-    return plain(last_question(interaction.messages))
+    return asked(interaction.messages), plain(text_of(interaction.messages[-1]))
 
 
 def asked_by(task: Task) -> str:
-    """The last question of a task, made `plain`: the user's last message, and as many before it as it takes to
-    distinguish conversations, since many end in "Continue"."""
-    asked = [text_of(message) for message in task.init_messages if message.get("role") == "user"] or [task.main_query]
-    question = asked.pop()
-    while asked and len(question.split()) < _DISTINCT_WORDS:
-        question = f"{asked.pop()} {question}"
-    return plain(question)
-
-
-def plain(text: str) -> str:
-    """A text normalised for comparison: lower case, one form of each character, single blanks."""
-    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().casefold()
+    """The question of a task, as `asked` compares it with others."""
+    return asked(task.init_messages or [{"role": "user", "content": task.main_query}])

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from astune.env_service.base import text_of
+from astune.env_service.base import last_question, text_of
 from astune.feedback.interaction import EXPLICIT, Rating
-from astune.flywheel.evidence import Evidence, plain, question_of
+from astune.feedback.question import asked, plain
+from astune.flywheel.evidence import Evidence
 from astune.flywheel.instructions import instructs
 
 _SAME_TEXT = 4
@@ -40,12 +41,12 @@ _NOT = "\0"
 """Begins a word that says which answer is wrong."""
 
 
-def filtered(evidence: Evidence, *, max_ratings: int, held_out: Collection[str] = ()) -> Evidence:
+def filtered(evidence: Evidence, *, max_ratings: int, held_out: Set[str] = frozenset()) -> Evidence:
     """The evidence without what the rules reject; it is changed in place.
 
     Args:
         max_ratings: of one user that came in one turn, and of one client in a minute.
-        held_out: questions, made `plain`, of the sets that models are compared on.
+        held_out: questions, as `asked` names them, of the sets that models are compared on.
     """
     rules: Sequence[Callable[[Evidence], None]] = (
         partial(_held_out, held_out=held_out),
@@ -61,7 +62,7 @@ def filtered(evidence: Evidence, *, max_ratings: int, held_out: Collection[str] 
     return evidence
 
 
-def _held_out(evidence: Evidence, held_out: Collection[str]) -> None:
+def _held_out(evidence: Evidence, held_out: Set[str]) -> None:
     for identity, of in list(evidence.interactions.items()):
         if not {asked(of.messages), plain(last_question(of.messages))}.isdisjoint(held_out):
             evidence.drop_whole("held_out", identity, "the question is one that models are compared on")
@@ -89,6 +90,12 @@ def _duplicates(evidence: Evidence) -> None:
         kept = {id(each) for each in latest.values()}
         earlier = [each for each in ratings if id(each) not in kept]
         evidence.drop("duplicate", earlier, "the same rater on the same answer again")
+
+
+def _parts(rating: Rating) -> list[str]:
+    """What a rating has: a number, a better answer, or a comment alone. Each is replaced by a later one."""
+    given = {"number": rating.rating is not None, "answer": rating.corrected_answer is not None}
+    return [part for part, there in given.items() if there] or ["comment"]
 
 
 def _spam(evidence: Evidence) -> None:

@@ -14,8 +14,11 @@ from astune.flywheel.instructions import instructs
 from astune.task_judge.probes import PROBES
 
 
-def said(name: str, question: str, answer: str, *, user: str = "", client: str = "web") -> Interaction:
-    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+def said(
+    name: str, question: str, answer: str, *, user: str = "", client: str = "web", history: str = ""
+) -> Interaction:
+    before = [{"role": "user", "content": history}, {"role": "assistant", "content": "So."}] if history else []
+    messages = [*before, {"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return Interaction(name, messages, session=name, user=user, client=client)
 
 
@@ -143,9 +146,6 @@ def test_spam_and_duplicates() -> None:
     assert [each.interaction_id for each in evidence.ratings] == ["again"], "the last word of a rater is kept"
 
 
-def test_questions_of_the_sets_that_models_are_compared_on_are_not_learned() -> None:
-    evidence = rules_of([said("i", "Name a  colour.", "Blue.")], [Rating("i", 1.0)], held_out={"name a colour."})
-    assert dropped(evidence) == {"held_out": 1}
 def test_a_comment_replaces_no_correction_and_a_later_rating_does() -> None:
     asked = [said("i", "Name a colour.", "Seven.", user="u")]
     ratings = [
@@ -159,7 +159,20 @@ def test_a_comment_replaces_no_correction_and_a_later_rating_does() -> None:
     assert evidence.ratings == [ratings[1], ratings[3]]
 
 
+def test_questions_of_the_sets_that_models_are_compared_on_are_not_learned() -> None:
+    evidence = rules_of([said("i", "Name a  colour.", "Blue.")], [Rating("i", 1.0)], held_out={"name a colour."})
+    assert dropped(evidence) == {"held_out": 1}
     assert evidence.ratings == []
+
+
+def test_conversations_that_only_end_alike_are_no_votes_on_one_question() -> None:
+    stories = [said(f"i{n}", "Continue", "no", history=f"Tell a long story ({n}).") for n in range(3)]
+    ratings = [Rating(f"i{n}", -1.0, corrected_answer=f"Story {n} went on.", user=f"u{n}") for n in range(3)]
+    assert rules_of(stories, ratings).dropped == []
+    frozen = {"tell a long story (1). continue", "name a colour."}
+    short = said("short", "Name a colour.", "Blue.", history="Hello")
+    evidence = rules_of([*stories, short], ratings, held_out=frozen)
+    assert [each.interaction for each in evidence.dropped] == ["i1", "short"]
 
 
 @pytest.mark.parametrize("probe", ["orders the judge", "forges tool results", "hides orders in Unicode", "flatters"])

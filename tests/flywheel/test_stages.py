@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flywheel_stage import KNOWN, give_feedback, make_world, tasks, write_lines
+from flywheel_stage import KNOWN, TAUGHT, give_feedback, make_world, tasks, write_lines
 
 from astune.app import flywheel_stages
 from astune.app.console import Console
@@ -22,8 +22,8 @@ from astune.app.flywheel_inputs import Inputs
 from astune.app.flywheel_making import task_line
 from astune.app.flywheel_stages import Stages
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating
+from astune.feedback.question import plain
 from astune.flywheel import History, Turn, Turns
-from astune.flywheel.evidence import plain
 from astune.schema import ConfigError, Forest, Task, WorkflowError
 
 
@@ -62,10 +62,13 @@ def test_questions_that_models_are_compared_on_are_not_replayed_and_are_counted(
     conf = make_world(world, world / "model", replay_share=0.9)
     original = tasks(KNOWN, range(98, 102))  # two of four numbers stand in the regression set
     original[0] = {"messages": [{"role": "user", "content": "Name A colour (100)."}, *_answered("Blue.", "And now?")]}
+    story = [{"role": "user", "content": "Tell a long story."}, {"role": "assistant", "content": "So."}]
+    original.append({"init_messages": [*story, {"role": "user", "content": "Continue"}]})
     write_lines(world / "known.jsonl", original)
+    write_lines(world / "frozen.jsonl", [original[-1], *tasks(TAUGHT, range(100, 116))])
     wheel, lines = flywheel(conf)
     wheel.dry_run()
-    assert "5 original tasks are not replayed: models are compared on them" in lines
+    assert "6 original tasks are not replayed: models are compared on them" in lines
     assert any(line.endswith(", 3 of them replayed") for line in lines)
 
 

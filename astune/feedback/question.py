@@ -1,0 +1,27 @@
+"""A conversation's question, as it is compared with others: of users' feedback, of tasks and of validation sets."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from astune.env_service.base import text_of
+from astune.schema import Message
+
+_DISTINCT_WORDS = 4
+
+
+def asked(messages: Sequence[Message]) -> str:
+    """The last question, made `plain`: the user's last message, and as many before it as it takes to distinguish
+    conversations, since many end in "Continue". Empty where no user wrote anything."""
+    texts = [text_of(message) for message in messages if message.get("role") == "user"]
+    question = texts.pop() if texts else ""
+    while texts and len(question.split()) < _DISTINCT_WORDS:
+        question = f"{texts.pop()} {question}"
+    return plain(question)
+
+
+def plain(text: str) -> str:
+    """A text normalised for comparison: lower case, one form of each character, single blanks."""
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().casefold()
