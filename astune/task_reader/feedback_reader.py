@@ -11,9 +11,12 @@ from typing import Any
 
 from astune.env_service.base import text_of
 from astune.feedback.interaction import Interaction, digest_of
+from astune.feedback.question import plain
 from astune.feedback.store import FeedbackStore, Opinion
 from astune.schema import Message, Task, TaskReaderError
 from astune.task_reader.reader import TaskReaderBase
+
+_Question = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,27 @@ class TaskReaderFeedback(TaskReaderBase):
 
     Of several references to one question the one with the most weight is taken. What is held out is decided by session,
     so that no conversation is on both sides: of several by the one of the earliest accepted answer, so that a question
-    stays on its side when a better answer comes.
+    stays on its side when a better answer comes. Questions that differ in case and blanks alone are on one side.
     """
 
     def training_tasks(self) -> list[Task]:
         only_pairs = self.config.feedback_tracing.only_pairs
-        tasks = [task for task, held_out in self._tasks() if not held_out]
-        return [task for task in tasks if "rejected" in task.metadata] if only_pairs else tasks
+        found = list(self._tasks())
+        tasks = [task for task, held_out in found if not held_out]
+        if not tasks:
+            raise TaskReaderError(
+                f"all {len(found):,} questions with an accepted answer are held out",
+                hint="collect feedback of more sessions, or lower task_reader.feedback_tracing.held_out",
+            )
+        if not only_pairs:
+            return tasks
+        pairs = [task for task in tasks if "rejected" in task.metadata]
+        if not pairs:
+            raise TaskReaderError(
+                f"none of {len(tasks):,} questions with an accepted answer has a rejected one too",
+                hint="pairs are answers that users corrected, and questions with a good and a badly rated answer",
+            )
+        return pairs
 
     def validation_tasks(self) -> list[Task]:
         return [task for task, held_out in self._tasks() if held_out]
@@ -60,25 +77,27 @@ class TaskReaderFeedback(TaskReaderBase):
     def _tasks(self) -> Iterator[tuple[Task, bool]]:
         config = self.config.feedback_tracing
         path = self.find(config.path, key="task_reader.feedback_tracing.path")
-        best, first = dict[str, _Opined](), dict[str, _Opined]()
+        best, first = dict[str, _Opined](), dict[_Question, _Opined]()
         rejected = defaultdict[str, list[_Opined]](list)
         with closing(FeedbackStore(path)) as store:
             for opined in _opined(store, config.min_rating):
-                digest = digest_of([(m["role"], text_of(m)) for m in opined.messages])
+                digest = _digest(opined.messages)
                 if opined.rejected:
                     rejected[digest].append(opined)
                 if opined.reference:
                     best[digest] = max(best.get(digest, opined), opined, key=lambda each: each.weight)
-                    first[digest] = min(first.get(digest, opined), opined, key=_age)
+                    question = _question(opined.messages)
+                    first[question] = min(first.get(question, opined), opined, key=_age)
         if not best:
             raise TaskReaderError(
                 f"{path} holds no answer that is rated {config.min_rating:g} or better, and no corrected one",
                 hint="`astune feedback show` counts what is there; lower task_reader.feedback_tracing.min_rating",
             )
         for digest, accepted in best.items():
+            earliest = first[_question(accepted.messages)]
             yield (
                 _task(digest, accepted, rejected[digest]),
-                _share(first[digest].interaction.session or digest) < config.held_out,
+                _share(earliest.interaction.session or _digest(earliest.messages)) < config.held_out,
             )
 
 
@@ -108,6 +127,15 @@ def _opined(store: FeedbackStore, min_rating: float) -> Iterator[_Opined]:
                 interaction,
                 opinion,
             )
+
+
+def _digest(messages: Sequence[Message]) -> str:
+    return digest_of([(each["role"], text_of(each)) for each in messages])
+
+
+def _question(messages: Sequence[Message]) -> _Question:
+    """The conversation up to its last question, without what differs in case and blanks alone."""
+    return tuple((each["role"], plain(text_of(each))) for each in messages)
 
 
 def _age(opined: _Opined) -> tuple[float, str]:

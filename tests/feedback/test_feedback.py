@@ -436,10 +436,31 @@ def test_a_question_stays_on_its_side_when_better_answers_come(tmp_path: Path) -
     answered("first", "s0", 1.0, 1)
     assert {task.main_query for task in open_task_reader(config).read().training} == {"another question", "question"}
     answered("better", "s7", 2.0, 5)  # whose own questions are held out
+    store.add(said("spelled", " QUESTION", "answer spelled", session="s7", at=3.0))
+    store.rate(Rating("spelled", 1.0))
     splits = open_task_reader(config).read()
     store.close()
     assert splits.validation == []
-    assert {task.metadata["answer"] for task in splits.training} == {"yes", "answer better"}
+    assert {task.metadata["answer"] for task in splits.training} == {"yes", "answer better", "answer spelled"}
+
+
+def test_a_store_that_leaves_nothing_to_train_on_says_why(tmp_path: Path) -> None:
+    store = FeedbackStore(tmp_path / "feedback.sqlite3")
+    settings: dict[str, Any] = {"path": str(tmp_path / "feedback.sqlite3")}
+
+    def why(**more: Any) -> str:
+        config = {"type": "feedback_tracing", "feedback_tracing": settings | more}
+        with pytest.raises(TaskReaderError) as raised:
+            open_task_reader(TaskReaderConfig.model_validate(config)).read()
+        return raised.value.message
+
+    assert "holds no answer that is rated 0.5 or better" in why()
+    for number in range(3):
+        store.add(said(f"i{number}", f"question {number}", "yes", session="s7"))  # which is held out
+        store.rate(Rating(f"i{number}", 1.0))
+    store.close()
+    assert why() == "all 3 questions with an accepted answer are held out"
+    assert why(held_out=0, only_pairs=True) == "none of 3 questions with an accepted answer has a rejected one too"
 
 
 CALL = {
