@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from astune.config.output_file import write_whole
 from astune.env_service.base import last_question, text_of
 from astune.feedback import FeedbackStore, Masker, TraceFile, implicit_ratings, read_ratings, read_traces
+from astune.feedback.question import asked
 from astune.feedback.trace_files import is_trace_file
 from astune.schema import Message, TaskReaderError
 
@@ -97,44 +98,44 @@ def counted(store: FeedbackStore) -> Counter[tuple[str, str]]:
     return counts
 
 
-def exported(store: FeedbackStore, path: Path, what: What) -> int:
-    """Write the requested records as JSON lines, equal ones once, and return their number. Raises ConfigError if the
-    file cannot be written."""
-    rows = dict.fromkeys(json.dumps(row, ensure_ascii=False) for row in _rows(store, what))
+def exported(store: FeedbackStore, path: Path, what: What, *, without: Collection[str] = ()) -> int:
+    """Write the requested records as JSON lines, equal ones once, and return their number; none of the questions
+    `without`, as `asked` names them. Raises ConfigError if the file cannot be written."""
+    rows = dict.fromkeys(json.dumps(row, ensure_ascii=False) for row in _rows(store, what, without))
     write_whole(path, "".join(f"{row}\n" for row in rows))
     return len(rows)
 
 
-def _rows(store: FeedbackStore, what: What) -> Iterator[dict[str, Any]]:
+def _rows(store: FeedbackStore, what: What, without: Collection[str]) -> Iterator[dict[str, Any]]:
     opinions = store.opinions()
     for interaction in store.interactions():
         opinion = opinions.get(interaction.interaction_id)
-        if opinion is None:
+        if opinion is None or asked(interaction.messages) in without:
             continue
-        *asked, answer = interaction.messages
-        question = last_question(asked)
+        *read, answer = interaction.messages
+        question = last_question(read)
         rating = opinion.rating
         if what == "labelled" and rating is not None:
             yield {"main_query": question, "metadata": {"answer": text_of(answer), "score": rating}}
         if what == "accepted" and (opinion.corrected_answer is not None or (rating is not None and rating > 0)):
-            yield {"messages": _learned(asked, answer, opinion.corrected_answer), "tools": interaction.tools}
+            yield {"messages": _learned(read, answer, opinion.corrected_answer), "tools": interaction.tools}
         if what == "preferences" and opinion.corrected_answer not in (None, text_of(answer)):
             tools = {"tools": interaction.tools} if interaction.tools else {}
-            yield {"prompt": asked, "chosen": opinion.corrected_answer, "rejected": text_of(answer), **tools}
+            yield {"prompt": read, "chosen": opinion.corrected_answer, "rejected": text_of(answer), **tools}
         if what == "failures" and rating is not None and rating < 0 and opinion.corrected_answer is None:
             yield {"main_query": question, "metadata": {"interaction": interaction.interaction_id, "rating": rating}}
 
 
-def _learned(asked: list[Message], answer: Message, corrected: str | None) -> list[Message]:
+def _learned(before: list[Message], answer: Message, corrected: str | None) -> list[Message]:
     """Mark in a conversation what to train on: the accepted answer, and the calls that led to it.
 
     Earlier answers, and calls that led to a corrected answer, are read only.
     """
-    question = max((at for at, message in enumerate(asked) if message.get("role") == "user"), default=-1)
-    read_until = len(asked) if corrected is not None else question
+    question = max((at for at, message in enumerate(before) if message.get("role") == "user"), default=-1)
+    read_until = len(before) if corrected is not None else question
     read = [
         {**each, "weight": 0} if at < read_until and each.get("role") == "assistant" else each
-        for at, each in enumerate(asked)
+        for at, each in enumerate(before)
     ]
     return [*read, answer if corrected is None else {"role": "assistant", "content": corrected}]
 

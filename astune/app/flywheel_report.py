@@ -9,6 +9,7 @@ from html import escape
 from time import gmtime, strftime
 from typing import TYPE_CHECKING
 
+from astune.app.flywheel_tasks import Filtered
 from astune.app.html_page import page, table
 from astune.flywheel import Comparison, Decision, History, Promotion, Turn
 from astune.flywheel.decision import p_value
@@ -49,12 +50,12 @@ def _parts(
         ("conversations with something new", found["new"]),
         ("deleted since the turn began", found["deleted"]),
         ("taken out", len(found["dropped"])),
+        ("tasks made of accepted and corrected answers", found.get("accepted", 0)),
         ("tasks to train on", found["training"]),
         ("of them replayed", found["replayed"]),
-        ("not trained, since their questions are held out", found.get("not_trained", 0)),
         ("new tasks made of failures", made["tasks"]),
         ("original tasks replayed beside these", made.get("replayed", 0)),
-        *((f"original tasks not replayed: {why}", n) for why, n in found.get("not_replayed", {}).items()),
+        *Filtered(found).left_out(),
         ("fresh tasks, held out", found["fresh"]),
     ]
     yield table(["what", "#number"], ([escape(name), f"{n:,}"] for name, n in (*found["sources"], *counts)))

@@ -15,7 +15,7 @@ from astune.schema import Task
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A rating, or a conversation with all its ratings, that a rule removed.
+    """A rating or a conversation that a rule removed.
 
     `interaction` is the conversation's id, `rater` a digest or a client's name, `why` a person's words.
     """
@@ -25,7 +25,7 @@ class Dropped:
     rater: str
     why: str
     whole: bool = False
-    """True where the whole conversation is out."""
+    """True for a conversation; each of its ratings has a row of its own."""
 
     def row(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,10 +85,10 @@ class Evidence:
 
     def drop_whole(self, rule: str, interaction_id: str, why: str) -> None:
         """Take a conversation out, with all its ratings."""
-        of = self.interactions.pop(interaction_id)
+        of = self.interactions[interaction_id]
         self.dropped.append(Dropped(rule, interaction_id, of.user or f"client {of.client or 'unknown'}", why, True))
-        for key in self._of[interaction_id]:
-            self._ratings.pop(key, None)
+        self.drop(rule, [self._ratings[key] for key in self._of[interaction_id] if key in self._ratings], why)
+        del self.interactions[interaction_id]
 
 
 def _compared(interaction: Interaction) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def _duplicates(evidence: Evidence) -> None:
 
 
 def _parts(rating: Rating) -> list[str]:
-    """What a rating has: a number, a better answer, or a comment alone. Each is replaced by a later one."""
+    """The parts of a rating: a number, a better answer, or a comment alone. A later one replaces each."""
     given = {"number": rating.rating is not None, "answer": rating.corrected_answer is not None}
     return [part for part, there in given.items() if there] or ["comment"]
 

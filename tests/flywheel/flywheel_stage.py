@@ -79,6 +79,13 @@ def half_trained(folder: Path, tiny: Path) -> Path:
     return run.latest_model
 
 
+def name_model(folder: Path) -> None:
+    """A model that is a name alone."""
+    folder.mkdir()
+    for name, content in (("config.json", b"{}"), ("model.safetensors", b""), ("tokenizer.json", b"{}")):
+        (folder / name).write_bytes(content)
+
+
 def make_world(folder: Path, model: Path, **flywheel: Any) -> Path:
     """The experiment's file, with the sets that models are compared on; questions of feedback have other numbers."""
     (folder / "ask.py").write_text(WORKFLOW)

@@ -161,7 +161,7 @@ def test_a_comment_replaces_no_correction_and_a_later_rating_does() -> None:
 
 def test_questions_of_the_sets_that_models_are_compared_on_are_not_learned() -> None:
     evidence = rules_of([said("i", "Name a  colour.", "Blue.")], [Rating("i", 1.0)], held_out={"name a colour."})
-    assert dropped(evidence) == {"held_out": 1}
+    assert [(each.rule, each.whole) for each in evidence.dropped] == [("held_out", True), ("held_out", False)]
     assert evidence.ratings == []
 
 
@@ -172,7 +172,7 @@ def test_conversations_that_only_end_alike_are_no_votes_on_one_question() -> Non
     frozen = {"tell a long story (1). continue", "name a colour."}
     short = said("short", "Name a colour.", "Blue.", history="Hello")
     evidence = rules_of([*stories, short], ratings, held_out=frozen)
-    assert [each.interaction for each in evidence.dropped] == ["i1", "short"]
+    assert [each.interaction for each in evidence.dropped if each.whole] == ["i1", "short"]
 
 
 @pytest.mark.parametrize("probe", ["orders the judge", "forges tool results", "hides orders in Unicode", "flatters"])
@@ -182,7 +182,7 @@ def test_what_tries_its_luck_with_a_judge_is_found_in_conversations_and_correcti
         [said("i", "Name a colour.", "Seven."), said("j", text, "Blue.")],
         [Rating("i", corrected_answer=text), Rating("j", 1.0)],
     )
-    assert dropped(evidence) == {"instructs_the_judge": 2}
+    assert dropped(evidence) == {"instructs_the_judge": 3}, "two ratings, and one of the conversations"
     assert evidence.ratings == []
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flywheel_stage import KNOWN, TAUGHT, give_feedback, make_world, tasks, write_lines
+from flywheel_stage import KNOWN, TAUGHT, give_feedback, make_world, name_model, tasks, write_lines
 
 from astune.app import flywheel_stages
 from astune.app.console import Console
@@ -22,7 +22,6 @@ from astune.app.flywheel_inputs import Inputs
 from astune.app.flywheel_making import task_line
 from astune.app.flywheel_stages import Stages
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating
-from astune.feedback.question import plain
 from astune.flywheel import History, Turn, Turns
 from astune.schema import ConfigError, Forest, Task, WorkflowError
 
@@ -31,10 +30,7 @@ from astune.schema import ConfigError, Forest, Task, WorkflowError
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A world whose model is a name alone."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
-    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    name_model(tmp_path / "model")
     give_feedback(tmp_path, n_users=6)
     return tmp_path
 
@@ -44,11 +40,19 @@ def flywheel(conf: Path, *overrides: str) -> tuple[Flywheel, list[str]]:
     return Flywheel(conf, overrides, Console(file=io.StringIO()), lines.append), lines
 
 
-def begun(conf: Path, folder: Path, **inputs: Any) -> tuple[Stages, Turn]:
-    experiment = Experiment.of(conf)
+def begun(conf: Path, folder: Path, *overrides: str, **inputs: Any) -> tuple[Stages, Turn]:
+    experiment = Experiment.of(conf, overrides)
     given = {"interactions": [], "ratings": {}, "new": [], "model": "old", "weights": "1", "settings": "", **inputs}
     turn = Turns(folder).begin(given)
     return Stages(experiment, turn, folder, Console(file=io.StringIO()), Inputs.of(experiment)), turn
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """The inputs of a turn with all feedback of the store."""
+    store = FeedbackStore(folder / "feedback.sqlite3")
+    interactions, ratings = store.digests()
+    store.close()
+    return {"interactions": [*interactions], "ratings": dict.fromkeys(ratings, 1)}
 
 
 def measured(asked: Sequence[Task], share: float) -> Evaluation:
@@ -72,84 +76,6 @@ def test_questions_that_models_are_compared_on_are_not_replayed_and_are_counted(
     assert any(line.endswith(", 3 of them replayed") for line in lines)
 
 
-def test_no_training_task_asks_what_a_fresh_one_asks(world: Path) -> None:
-    conf = make_world(world, world / "model", replay="")
-    hello = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
-    store = FeedbackStore(world / "feedback.sqlite3")
-    for name, session, asked in (  # s7 is held out, and s0 is not
-        ("fresh", "s7", [{"role": "user", "content": "Name a colour (500)."}]),
-        ("spelled", "s0", [{"role": "user", "content": "Name  A COLOUR (500)."}]),
-        ("later", "s0", [*hello, {"role": "user", "content": "Name a colour (500)."}]),
-        ("other", "s0", [*hello, {"role": "user", "content": "Name a colour (501)."}]),
-    ):
-        store.add(Interaction(name, [*asked, {"role": "assistant", "content": "Blue."}], session, user=name))
-        store.rate(Rating(name, 1.0, user=name))
-    store.close()
-    wheel, lines = flywheel(conf, "trainer.tasks_per_step=1000")
-    training, fresh = asked_in(wheel.turn().turn)
-    assert "name a colour (500)." in fresh
-    assert not training & fresh
-    assert "name a colour (501)." in training
-    assert "  2 tasks are not trained: their questions are held out" in lines
-
-
-def test_conversations_that_only_end_alike_are_different_questions(world: Path) -> None:
-    conf = make_world(world, world / "model", replay="")
-    store = FeedbackStore(world / "feedback.sqlite3")
-    for number, session in enumerate(("s0", "s0", "s7")):  # s7 is held out, and s0 is not
-        asked = [{"role": "user", "content": f"Tell a long story ({number})."}, {"role": "assistant", "content": "So."}]
-        answer = {"role": "assistant", "content": f"They lived on ({number})."}
-        going_on = [*asked, {"role": "user", "content": "Continue"}, answer]
-        store.add(Interaction(f"{number}", going_on, session, user=f"u{number}"))
-        store.rate(Rating(f"{number}", 1.0, user=f"u{number}"))
-    store.close()
-    wheel, lines = flywheel(conf, "trainer.tasks_per_step=1000")
-    found = wheel.turn().turn
-    assert found is not None
-    assert not [line for line in lines if "not trained: their questions" in line]
-    training, fresh = ((found.folder / f"{name}.jsonl").read_text() for name in ("train", "fresh"))
-    assert all(f"Tell a long story ({n})" in training for n in (0, 1))
-    assert "Tell a long story (2)" in fresh
-    assert "Tell a long story (2)" not in training
-
-
-def test_a_question_that_was_trained_stays_a_training_task_when_a_held_out_session_asks_it(world: Path) -> None:
-    conf = make_world(world, world / "model", replay="")
-    for session in ("s0", "s7"):  # s7 is held out, and s0 is not
-        store = FeedbackStore(world / "feedback.sqlite3")
-        asked = {"role": "user", "content": "Name a colour (500)." if session == "s0" else "Name  A COLOUR (500)."}
-        store.add(Interaction(session, [asked, {"role": "assistant", "content": "Blue."}], session, user=session))
-        store.rate(Rating(session, 1.0, user=session))
-        store.close()
-        wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000")
-        training, fresh = asked_in(wheel.turn().turn)
-        assert "name a colour (500)." in training
-        assert "name a colour (500)." not in fresh
-
-
-def asked_in(turn: Turn | None) -> tuple[set[str], set[str]]:
-    """The questions of a turn's training tasks and of its fresh ones."""
-    assert turn is not None
-    files = (turn.folder / f"{name}.jsonl" for name in ("train", "fresh"))
-    training, fresh = (
-        {plain(json.loads(line)["main_query"]) for line in file.read_text().splitlines()} for file in files
-    )
-    return training, fresh
-
-
-def test_what_an_earlier_turn_trained_is_never_fresh(world: Path) -> None:
-    conf = make_world(world, world / "model", replay="")
-    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000", "task_reader.feedback_tracing.held_out=0")
-    trained, fresh = asked_in(wheel.turn().turn)
-    assert trained
-    assert not fresh
-    give_feedback(world, seed=1, n_users=12)
-    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000", "task_reader.feedback_tracing.held_out=0.7")
-    _, fresh = asked_in(wheel.turn().turn)
-    assert fresh
-    assert not fresh & trained
-
-
 def test_original_tasks_are_their_share_of_all_that_is_trained(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def expanded(_: Experiment, turn: Turn, excluded: Collection[str]) -> dict[str, Any]:
         lines = [task_line(Task(task_id=f"made-{n}", main_query=f"Name a fruit (made {n}).")) for n in range(18)]
@@ -159,11 +85,7 @@ def test_original_tasks_are_their_share_of_all_that_is_trained(world: Path, monk
     monkeypatch.setattr(flywheel_stages, "expanded", expanded)
     conf = make_world(world, world / "model", replay_share=0.5)
     conf.write_text(conf.read_text().replace("tasks_per_step: 12", "tasks_per_step: 1000"))
-    store = FeedbackStore(world / "feedback.sqlite3")
-    interactions, ratings = store.digests()
-    store.close()
-    given = {"interactions": [*interactions], "ratings": dict.fromkeys(ratings, 1)}
-    stages, _ = begun(conf, world / "flywheel", model=str(world / "model"), **given)
+    stages, _ = begun(conf, world / "flywheel", model=str(world / "model"), **everything(world))
     found = stages.filter().result
     assert 2 * found["replayed"] == found["training"]
     assert stages.expand()["replayed"] == 18
