@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
+from astune.app.flywheel_tasks import TRAINED_QUESTIONS, trained_questions
 from astune.flywheel import Turn, Turns
 from astune.schema import ConfigError, RunStoreError
 
@@ -39,7 +40,8 @@ def forget_turns(folder: Path, digests: Collection[str]) -> list[Turn]:
 
 
 def _forget(folder: Path, turn: Turn) -> None:
-    """The turn's own files last, which name the others: a killed command is repeated."""
+    """The turn's own files last, which name the others: a killed command is repeated. Digests of what was trained stay,
+    so that no later turn asks it as a fresh question."""
     fresh = turn.folder / "fresh.jsonl"
     tasks = (
         {json.loads(line)["task_id"] for line in fresh.read_text().split("\n") if line} if fresh.is_file() else set()
@@ -50,4 +52,5 @@ def _forget(folder: Path, turn: Turn) -> None:
     run = turn.result("trained").get("run") if turn.has("trained") else None
     if run and Path(run).is_dir():
         shutil.rmtree(run)
+    turn.write(TRAINED_QUESTIONS, json.dumps(sorted(trained_questions(turn))))
     turn.erase()
