@@ -1,7 +1,7 @@
 """Implicit opinions, derived from sessions by named rules. They have less weight than explicit ratings.
 
 repeated_question   the same was asked again                                  -1, weight 0.3
-reworded_question   nearly the same was asked again, in other words           -0.5, weight 0.3
+reworded_question   nearly the same, with the same numbers, was asked again    -0.5, weight 0.3
 edited_answer       the conversation went on with another answer than ours    the better answer, -0.5, weight 0.5
 abandoned_session   the session ends with a question from the assistant       -0.5, weight 0.1
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from astune.env_service.base import last_question, text_of
@@ -18,6 +19,8 @@ from astune.schema import Message
 
 _ALIKE = 0.6
 """The part of two questions' words that is the same where one is the other in other words."""
+_NUMBER = re.compile(r"[-+*/^×÷]?\s*\d+(?:[.,]\d+)*")
+"""A number and the sign before it: `12 + 5` and `12 - 5` are different questions."""
 
 
 def implicit_ratings(interactions: Iterable[Interaction]) -> Iterator[Rating]:
@@ -59,8 +62,14 @@ def _rating(turn: Interaction, rule: str, rating: float, weight: float, correcte
 
 
 def _alike(one: str, other: str) -> bool:
+    if _numbers(one) != _numbers(other):
+        return False
     words, others = (set(re.findall(r"\w+", text.lower())) for text in (one, other))
     return bool(words and others) and one != other and len(words & others) / len(words | others) >= _ALIKE
+
+
+def _numbers(text: str) -> Counter[str]:
+    return Counter("".join(each.split()) for each in _NUMBER.findall(text))
 
 
 def _is_step_to(turn: Interaction, following: Interaction) -> bool:

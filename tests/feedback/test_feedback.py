@@ -358,6 +358,8 @@ def test_sessions_say_what_nobody_wrote_down() -> None:
     sessions = [
         *turns(("capital of France?", "Lyon"), ("capital of France?", "Paris"), session="a"),
         *turns(("what is the capital of France", "Lyon"), ("what is the capital city of France", "Paris"), session="b"),
+        *turns(("what is 12 + 5 in words?", "Five"), ("In words, what is 12+5?", "Seventeen"), session="f"),
+        *turns(("What is 12 + 5?", "17"), ("What is 12 - 5?", "7"), ("What is 13 - 5?", "8"), session="g"),
         *turns(("Book a table", "For how many?"), session="c"),
         *turns(("Hello", "Hi"), ("Add 2 and 2", "4"), session="d"),
         *edited,
@@ -366,6 +368,7 @@ def test_sessions_say_what_nobody_wrote_down() -> None:
     assert found == {
         ("a0", "implicit:repeated_question"),
         ("b0", "implicit:reworded_question"),
+        ("f0", "implicit:reworded_question"),
         ("c0", "implicit:abandoned_session"),
         ("e0", "implicit:edited_answer"),
     }
