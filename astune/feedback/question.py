@@ -10,6 +10,8 @@ from astune.env_service.base import text_of
 from astune.schema import Message
 
 _DISTINCT_WORDS = 4
+_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
+"""Soft hyphens, joiners, marks of direction and tags."""
 
 
 def asked(messages: Sequence[Message]) -> str:
@@ -23,5 +25,5 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def plain(text: str) -> str:
-    """A text normalised for comparison: lower case, one form of each character, single blanks."""
-    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().casefold()
+    """A text normalised for comparison: lower case, one form of each character, single blanks, nothing invisible."""
+    return re.sub(r"\s+", " ", _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))).strip().casefold()
