@@ -107,7 +107,7 @@ class TurnTasks:
         return {
             "conversations": len(interactions),
             "ratings": len(ratings),
-            "new": len(turn.inputs["new"]),
+            "new": len({each.interaction_id for each in interactions}.intersection(turn.inputs["new"])),
             "deleted": deleted,
             "sources": sorted(_sources(interactions, ratings).items()),
             "dropped": [each.row() for each in evidence.dropped],

@@ -162,11 +162,12 @@ def test_every_count_of_the_filters_adds_up(world: Path, learn_by: str) -> None:
     rated(world, "old", "s7", "Name a colour (3).")
     rated(world, "new", "s7", "Name a colour (4).")
     found = everything(world)
-    stages, turn = begun(conf, world / "flywheel", new=["new"], **found)
+    stages, turn = begun(conf, world / "flywheel", new=["new", "deleted since"], **found)
     result = stages.filter().result
     dropped = Counter(row["whole"] for row in result["dropped"])
     assert dropped == {True: 1, False: 2}
     assert result["ratings"] == len(found["ratings"])
+    assert result["new"] == 1
     assert len(list(stages.filter().lines())) >= 7
     assert "1 conversations and 1 ratings taken out as held_out" in stages.filter().lines()
     own = result["training"] - result["replayed"]
