@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from astune.config.output_file import write_whole
-from astune.env_service.base import last_question, text_of
+from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Masker, TraceFile, implicit_ratings, read_ratings, read_traces
-from astune.feedback.question import asked
+from astune.feedback.question import asked, question_in
 from astune.feedback.trace_files import is_trace_file
 from astune.schema import Message, TaskReaderError
 
@@ -113,16 +113,16 @@ def _rows(store: FeedbackStore, what: What, without: Collection[str]) -> Iterato
         if opinion is None or asked(interaction.messages) in without:
             continue
         *read, answer = interaction.messages
-        question = last_question(read)
-        rating = opinion.rating
-        if what == "labelled" and rating is not None:
+        question, rating = question_in(read), opinion.rating
+        if what == "labelled" and rating is not None and question.strip():
             yield {"main_query": question, "metadata": {"answer": text_of(answer), "score": rating}}
         if what == "accepted" and (opinion.corrected_answer is not None or (rating is not None and rating > 0)):
             yield {"messages": _learned(read, answer, opinion.corrected_answer), "tools": interaction.tools}
         if what == "preferences" and opinion.corrected_answer not in (None, text_of(answer)):
             tools = {"tools": interaction.tools} if interaction.tools else {}
             yield {"prompt": read, "chosen": opinion.corrected_answer, "rejected": text_of(answer), **tools}
-        if what == "failures" and rating is not None and rating < 0 and opinion.corrected_answer is None:
+        failed = rating is not None and rating < 0 and opinion.corrected_answer is None
+        if what == "failures" and failed and question.strip():
             yield {"main_query": question, "metadata": {"interaction": interaction.interaction_id, "rating": rating}}
 
 

@@ -17,8 +17,7 @@ from astune.app.rubrics import learn
 from astune.config.schema import RubricsConfig
 from astune.config.strict import changed
 from astune.data_generator.duplicates import Duplicates
-from astune.env_service.base import text_of
-from astune.feedback.question import plain
+from astune.feedback.question import plain, question_in
 from astune.flywheel import Turn
 from astune.rubrics import read_examples
 from astune.schema import Task, TaskReaderError, run_alone
@@ -63,8 +62,8 @@ def _seeds(experiment: Experiment, turn: Turn) -> list[dict[str, Any]]:
         return []
     known, seeds = Duplicates(), list[dict[str, Any]]()
     for task in tasks_in(path, experiment.base_dir):
-        asked = task.main_query or text_of(task.init_messages[-1])
-        if task.metadata.get("corrected") and known.twin_of(asked) is None:
+        asked = question_in(task.init_messages)
+        if task.metadata.get("corrected") and asked.strip() and known.twin_of(asked) is None:
             known.add(asked)
             answer = {reference: task.metadata["answer"]}
             seeds.append({"task_id": task.task_id, "main_query": asked, "metadata": answer})

@@ -14,14 +14,19 @@ _INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2
 """Soft hyphens, joiners, marks of direction and tags."""
 
 
-def asked(messages: Sequence[Message]) -> str:
-    """The last question, made `plain`: the user's last message, and as many before it as it takes to distinguish
-    conversations, since many end in "Continue". Empty where no user wrote anything."""
+def question_in(messages: Sequence[Message]) -> str:
+    """The last question: the user's last message, and as many before it as it takes to distinguish conversations, since
+    many end in "Continue". Empty where no user wrote anything."""
     texts = [text_of(message) for message in messages if message.get("role") == "user"]
     question = texts.pop() if texts else ""
     while texts and len(question.split()) < _DISTINCT_WORDS:
-        question = f"{texts.pop()} {question}"
-    return plain(question)
+        question = f"{texts.pop()}\n{question}"
+    return question
+
+
+def asked(messages: Sequence[Message]) -> str:
+    """The last question, made `plain`."""
+    return plain(question_in(messages))
 
 
 def plain(text: str) -> str:

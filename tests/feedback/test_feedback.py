@@ -512,15 +512,22 @@ def test_a_store_hands_on_labels_accepted_answers_and_failures(astune: Callable[
         store.add(said(f"i{number}", f"question {number}", f"answer {number}"))
         store.rate(Rating(f"i{number}", rating))
     store.rate(Rating("i2", corrected_answer="better"))
+    story = [{"role": "user", "content": "Tell a story."}, {"role": "assistant", "content": "Once"}]
+    going_on = [*story, {"role": "user", "content": "Continue"}, {"role": "assistant", "content": "upon"}]
+    store.add(Interaction("story", going_on, "story"))
+    store.add(Interaction("greeting", [{"role": "assistant", "content": "Hello"}], "greeting"))
+    for name in ("story", "greeting"):
+        store.rate(Rating(name, -1.0))
     store.close()
     rows: dict[str, list[dict[str, Any]]] = {}
     for what in ("labelled", "accepted", "preferences", "failures"):
         astune("feedback", "export", "--what", what, "--to", "out.jsonl")
         rows[what] = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["metadata"]["score"] for row in rows["labelled"]] == [1.0, -1.0, -1.0]
+    assert [row["metadata"]["score"] for row in rows["labelled"]] == [1.0, -1.0, -1.0, -1.0]
+    assert rows["labelled"][-1]["main_query"] == "Tell a story.\nContinue", "and a greeting answers no question"
     assert [row["messages"][-1]["content"] for row in rows["accepted"]] == ["answer 0", "better"]
     assert [(row["chosen"], row["rejected"]) for row in rows["preferences"]] == [("better", "answer 2")]
-    assert [row["main_query"] for row in rows["failures"]] == ["question 1"]
+    assert [row["main_query"] for row in rows["failures"]] == ["question 1", "Tell a story.\nContinue"]
 
 
 def test_what_no_turn_could_read_or_no_file_hold_is_named_and_the_rest_is_taken(
