@@ -10,6 +10,7 @@ from astune.env_service.base import text_of
 from astune.schema import Message
 
 _DISTINCT_WORDS = 4
+_WITHOUT_BLANKS = re.compile("[\u3001-\u30ff\u3400-\u9fff\uff01-\uff1f]")
 _INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
 """Soft hyphens, joiners, marks of direction and tags."""
 
@@ -19,7 +20,7 @@ def question_in(messages: Sequence[Message]) -> str:
     many end in "Continue". Empty where no user wrote anything."""
     texts = [text_of(message) for message in messages if message.get("role") == "user"]
     question = texts.pop() if texts else ""
-    while texts and len(question.split()) < _DISTINCT_WORDS:
+    while texts and _n_words(question) < _DISTINCT_WORDS:
         question = f"{texts.pop()}\n{question}"
     return question
 
@@ -27,6 +28,12 @@ def question_in(messages: Sequence[Message]) -> str:
 def asked(messages: Sequence[Message]) -> str:
     """The last question, made `plain`."""
     return plain(question_in(messages))
+
+
+def _n_words(text: str) -> float:
+    """Words between blanks, and half a word for each character of a script that has no blanks."""
+    rest, n = _WITHOUT_BLANKS.subn(" ", text)
+    return len(rest.split()) + n / 2
 
 
 def plain(text: str) -> str:

@@ -33,6 +33,8 @@ def test_no_training_task_asks_what_a_fresh_one_asks(world: Path) -> None:
         ("spelled", "s0", [{"role": "user", "content": "Name  A COLOUR (500)."}]),
         ("later", "s0", [*hello, {"role": "user", "content": "Name a colour (500)."}]),
         ("other", "s0", [*hello, {"role": "user", "content": "Name a colour (501)."}]),
+        ("zh fresh", "s7", [{"role": "user", "content": "法国的首都是哪个城市？"}]),
+        ("zh later", "s0", [*hello, {"role": "user", "content": "法国的首都是哪个城市？"}]),
     ):
         store.add(Interaction(name, [*asked, {"role": "assistant", "content": "Blue."}], session, user=name))
         store.rate(Rating(name, 1.0, user=name))
@@ -42,7 +44,7 @@ def test_no_training_task_asks_what_a_fresh_one_asks(world: Path) -> None:
     assert "name a colour (500)." in fresh
     assert not training & fresh
     assert "name a colour (501)." in training
-    assert "  1 tasks are not trained: their questions are held out" in lines
+    assert "  2 tasks are not trained: their questions are held out" in lines
 
 
 def test_conversations_that_only_end_alike_are_different_questions(world: Path) -> None:
