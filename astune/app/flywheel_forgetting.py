@@ -49,8 +49,16 @@ def _forget(folder: Path, turn: Turn) -> None:
     for path in (folder / "evaluations").glob("*.json"):
         if not tasks.isdisjoint(json.loads(path.read_text(encoding="utf-8"))):
             path.unlink()
-    run = turn.result("trained").get("run") if turn.has("trained") else None
-    if run and Path(run).is_dir():
-        shutil.rmtree(run)
+    for run in _runs(turn):
+        if run.is_dir():
+            shutil.rmtree(run)
     turn.write(TRAINED_QUESTIONS, json.dumps(sorted(trained_questions(turn))))
     turn.erase()
+
+
+def _runs(turn: Turn) -> list[Path]:
+    """The folders of the turn's runs, also where it was killed while it trained. A turn of an earlier version names
+    only the run that it ended with."""
+    begun = [turn.result("runs")["folder"]] if turn.has("runs") else []
+    trained = turn.result("trained").get("run") if turn.has("trained") else None
+    return [Path(each) for each in (*begun, trained) if each]

@@ -119,6 +119,7 @@ class Stages:
             run = Run(begun)
         else:
             experiment = self._new_run() if begun is None else Experiment.resumed(begun)
+            self._turn.once("runs", lambda: {"folder": str(self._runs)})
             run = execute(experiment, CompanionFlags(), self._console)
         model = run.latest_model
         if model is None:
@@ -129,12 +130,15 @@ class Stages:
     def _run_name(self) -> str:
         return f"{self._experiment.config.experiment_name}-{self._turn.name}"
 
+    @property
+    def _runs(self) -> Path:
+        return self._experiment.config.record_dir.resolve() / self._run_name
+
     def _begun(self) -> Path | None:
         """Return the turn's run if it was started before; None if it was killed before its folder existed."""
-        folder = self._experiment.config.record_dir.resolve() / self._run_name
-        if not folder.is_dir():
+        if not self._runs.is_dir():
             return None
-        begun = [run for run in reversed(runs_below(folder)) if RunDirectory.open(run).config_path.is_file()]
+        begun = [run for run in reversed(runs_below(self._runs)) if RunDirectory.open(run).config_path.is_file()]
         return begun[0] if begun else None
 
     def _new_run(self) -> Experiment:

@@ -24,7 +24,9 @@ from astune.schema import RunStoreError
 
 _NAME = re.compile(r"(\d{4,})-[0-9a-f]{8}")
 _INPUTS, _DONE, _ABANDONED = "turn", "done", "abandoned"
-_WITHOUT_TEXT = {f"{name}.json" for name in (_INPUTS, "trained", "trained_questions", "decision", _DONE, _ABANDONED)}
+_WITHOUT_TEXT = {
+    f"{name}.json" for name in (_INPUTS, "runs", "trained", "trained_questions", "decision", _DONE, _ABANDONED)
+}
 """Files that hold no text of users."""
 
 

@@ -194,7 +194,7 @@ def test_turns_are_without_what_a_user_said_once_it_is_forgotten(world: Path) ->
     assert "0 turns" in astune(world, "feedback", "forget", "nobody", "--flywheel", "flywheel")
     assert "1 turns" in astune(world, "feedback", "forget", "user3", "--flywheel", "flywheel")
     assert {path.name for path in turn.iterdir()} == {
-        *("turn.json", "trained.json", "trained_questions.json", "decision.json", "done.json")
+        *("turn.json", "runs.json", "trained.json", "trained_questions.json", "decision.json", "done.json")
     }
     assert not run.exists()
     measured = [path.read_text() for path in (world / "flywheel" / "evaluations").glob("*.json")]

@@ -11,6 +11,8 @@ import pytest
 from flywheel_stage import give_feedback, make_world, name_model
 from test_stages import begun, everything, flywheel
 
+from astune.app import flywheel_stages
+from astune.app.experiment import Experiment
 from astune.app.flywheel_forgetting import forget_turns
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.question import plain
@@ -136,6 +138,28 @@ def test_what_was_trained_and_forgotten_is_never_fresh(world: Path) -> None:
     training, fresh = asked_in(wheel.turn().turn)
     assert {"name a colour (ann).", "name a colour (bob)."} <= training - fresh
     assert "name a colour (new)." in fresh
+
+
+def test_the_run_of_a_turn_that_was_killed_is_forgotten_too(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = make_world(world, world / "model", replay="")
+    rated(world, "ann", "s0", "Name a colour (1).")
+
+    def killed(experiment: Experiment, *_: object) -> None:
+        run = experiment.config.record_dir / experiment.config.experiment_name / "run"
+        run.mkdir(parents=True)
+        (run / "episodes").write_text("Name a colour (1).")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flywheel_stages, "execute", killed)
+    wheel, _ = flywheel(conf, "trainer.tasks_per_step=1")
+    with pytest.raises(KeyboardInterrupt):
+        wheel.turn()
+    assert list(world.glob("launcher_record/*/run/episodes"))
+    store = FeedbackStore(world / "feedback.sqlite3")
+    [turn] = forget_turns(world / "flywheel", store.digests_of("ann"))
+    store.close()
+    assert turn.over
+    assert not list(world.glob("launcher_record/*"))
 
 
 def test_where_all_is_held_out_or_nothing_accepted_the_reason_is_named(world: Path) -> None:
