@@ -83,7 +83,10 @@ def _counts(reader: EpisodeReader, facet: str, wanted: EpisodeFilter) -> list[tu
 
 
 def _histogram(reader: EpisodeReader, facet: str, wanted: EpisodeFilter) -> list[Bin]:
-    """Each value by itself where there are few, else bins of equal width."""
+    """Each value by itself where there are few, else bins of equal width.
+
+    A bin ends at its smallest and largest values, so that a filter from one to the other finds what the bin counts.
+    """
     column, without = _MEASURED[facet]
     wanted = replace(wanted, **without)
     values = reader.select(
@@ -96,17 +99,18 @@ def _histogram(reader: EpisodeReader, facet: str, wanted: EpisodeFilter) -> list
         return []
     if isinstance(low, int):
         width = -(-(high - low + 1) // _BINS)
-        counts = _counted(reader, column, wanted, low, width)
-        return [
-            (at, min(at + width - 1, high), counts.get((at - low) // width, 0)) for at in range(low, high + 1, width)
-        ]
-    counts = _counted(reader, column, wanted, low, (high - low) / _BINS)
-    edges = [low + (high - low) * number / _BINS for number in range(_BINS)] + [high]
-    return [(edges[at], edges[at + 1], counts.get(at, 0)) for at in range(_BINS)]
+        edges = [*range(low, high + 1, width)]
+    else:
+        width = (high - low) / _BINS
+        edges = [low + width * number for number in range(_BINS)]
+    found = _binned(reader, column, wanted, low, width)
+    return [found.get(number, (at, at + width, 0)) for number, at in enumerate(edges)]
 
 
-def _counted(reader: EpisodeReader, column: str, wanted: EpisodeFilter, low: float, width: float) -> dict[int, int]:
-    """The number of episodes in each bin."""
+def _binned(reader: EpisodeReader, column: str, wanted: EpisodeFilter, low: float, width: float) -> dict[int, Bin]:
+    """The bins that are not empty, by number."""
     # Numbers of ours, written as SQL can read them.
     number = f"MIN({_BINS - 1}, CAST(({column} - ({low!r})) / {width!r} AS INTEGER))"
-    return dict(reader.select(f"{number}, COUNT(*)", wanted, f"AND {column} IS NOT NULL GROUP BY 1"))
+    columns = f"{number}, MIN({column}), MAX({column}), COUNT(*)"
+    rows = reader.select(columns, wanted, f"AND {column} IS NOT NULL GROUP BY 1")
+    return {at: (least, most, count) for at, least, most, count in rows}

@@ -71,8 +71,17 @@ def test_few_values_stand_by_themselves_and_many_in_bins_of_equal_width(client):
     assert sum(count for *_, count in bins) == 21
     assert (bins[0][0], bins[-1][1]) == (0, 1)
     for low, high, count in bins:
-        inside = get(client, "episodes", run="", split="train", min_reward=low, max_reward=high)["total"]
-        assert inside >= count
+        asked = {"min_reward": low, "max_reward": high}
+        assert get(client, "episodes", run="", split="train", **asked)["total"] == count
+
+
+def test_a_value_on_the_edge_of_two_bins_is_found_in_the_one_that_counts_it(tmp_path):
+    """Of 24 tests some are passed: each second reward is where a bin ends and the next one begins."""
+    run = write_run(tmp_path, [make_episode(number, reward=number / 24, step=1) for number in range(25)])
+    with serving(run) as client:
+        bins = get(client, "facets", run="", split="train")["reward"]
+        for low, high, count in bins:
+            assert get(client, "episodes", run="", min_reward=low, max_reward=high)["total"] == count
 
 
 def test_a_search_is_counted_too(client):
