@@ -227,9 +227,9 @@ class _Vote:
 
 
 def _votes(evidence: Evidence) -> list[list[_Vote]]:
-    """Return the votes on each thing. Answers to one question may differ and be good: only a correction makes one
-    right."""
-    explicit = evidence.explicit
+    """Return the votes on each thing, oldest first: a rater's last one counts. Answers to one question may differ and
+    be good: only a correction makes one right."""
+    explicit = sorted(evidence.explicit, key=lambda each: each.created_at)
     corrected = {evidence.question(each) for each in explicit if each.corrected_answer is not None}
     votes: dict[tuple[str, ...], list[_Vote]] = defaultdict(list)
     for each in explicit:

@@ -100,6 +100,17 @@ def test_what_nobody_agrees_on_is_not_learned() -> None:
     assert {each.corrected_answer for each in evidence.ratings} == {"Blue."}
 
 
+def test_the_last_word_of_a_rater_on_a_question_counts() -> None:
+    asked = [said(name, "Name a colour.", f"{name}.", user=name) for name in ("a", "b", "z")]
+    ratings = [
+        Rating("z", corrected_answer="Blue.", user="u", created_at=1),
+        Rating("a", corrected_answer="Green.", user="u", created_at=2),
+        Rating("b", corrected_answer="Green.", user="v", created_at=3),
+    ]
+    by_conversation = sorted(ratings, key=lambda each: each.interaction_id)
+    assert rules_of(asked, by_conversation).ratings == ratings[1:]
+
+
 def test_two_good_answers_to_one_question_contradict_nothing() -> None:
     asked = [said(f"i{n}", "Write a poem.", f"poem {n}", user=f"u{n}") for n in range(4)]
     assert rules_of(asked, [Rating(f"i{n}", 1.0, user=f"u{n}") for n in range(4)]).dropped == []
