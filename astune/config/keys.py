@@ -26,6 +26,49 @@ NAME = "NAME"
 """Placeholder for a user-chosen name in the path of a key."""
 
 
+_LENGTH, _STEPS, _TASKS = "rollout.max_response_length_in_one_turn", "trainer.total_steps", "trainer.tasks_per_step"
+OF_OTHER_TOOLS: dict[str, tuple[str, ...]] = {
+    "adv_estimator": ("trainer.algorithm",),
+    "batch_size": (_TASKS, "engine.max_batch_size"),
+    "beta": ("trainer.loss.kl_coef",),
+    "clip_grad": ("trainer.optim.max_grad_norm",),
+    "clip_ratio_high": ("trainer.loss.clip_high",),
+    "clip_ratio_low": ("trainer.loss.clip_low",),
+    "epochs": (_STEPS,),
+    "epsilon": ("trainer.loss.clip_low",),
+    "epsilon_high": ("trainer.loss.clip_high",),
+    "eval_steps": ("trainer.test_freq",),
+    "kl_loss_coef": ("trainer.loss.kl_coef",),
+    "learning_rate": ("trainer.optim.lr",),
+    "logger": ("trackers",),
+    "lora_alpha": ("model.lora.alpha",),
+    "lora_rank": ("model.lora.rank",),
+    "loss_type": ("trainer.algorithm",),
+    "lr_warmup_steps": ("trainer.optim.warmup_steps",),
+    "max_completion_length": (_LENGTH,),
+    "max_new_tokens": (_LENGTH,),
+    "max_response_length": (_LENGTH,),
+    "max_steps": (_STEPS,),
+    "max_tokens": (_LENGTH,),
+    "min_lr_ratio": ("trainer.optim.lr_final_ratio",),
+    "n": ("rollout.num_repeat",),
+    "num_generations": ("rollout.num_repeat",),
+    "num_train_epochs": (_STEPS,),
+    "peft_config": ("model.lora",),
+    "per_device_train_batch_size": (_TASKS, "trainer.tokens_per_microbatch"),
+    "ppo_max_token_len_per_gpu": ("trainer.tokens_per_microbatch",),
+    "ppo_mini_batch_size": ("trainer.loss.updates_per_step",),
+    "report_to": ("trackers",),
+    "reward_funcs": ("task_judge.judge_protocol",),
+    "rollout_is_threshold": ("trainer.loss.importance_cap",),
+    "save_steps": ("trainer.save_freq",),
+    "total_epochs": (_STEPS,),
+    "total_training_steps": (_STEPS,),
+    "train_batch_size": (_TASKS,),
+}
+"""Names of TRL's and verl's settings, as docs/en/coming_from.md compares them, and what they are called here."""
+
+
 @dataclass(frozen=True)
 class Key:
     """A key of the configuration; `path` is dotted and excludes the root key."""
@@ -223,13 +266,16 @@ def _likeness(one: str, other: str) -> float:
 def nearest(path: str) -> list[str]:
     """Return the known full paths closest to `path`, most likely first; often one, at most three.
 
-    The same name at another level comes first, then similar names in the same section, then similar names anywhere.
+    A name of TRL or verl comes first, then the same name at another level, below the section of `path` first, then
+    similar names in the same section, then similar names anywhere.
     """
     section, _, name = path.rpartition(".")
     known = all_keys()
     elsewhere = [key.full for key in known.values() if name == key.name or name in key.aliases]
-    if elsewhere:
-        return elsewhere[:3]
+    elsewhere.sort(key=lambda full: not full.startswith(f"{ROOT}.{section}."))
+    exact = [known[meant].full for meant in OF_OTHER_TOOLS.get(name, ())] + elsewhere
+    if exact:
+        return exact[:3]
     siblings = {key.name: key.full for key in known.values() if key.path.rpartition(".")[0] == section}
     close = difflib.get_close_matches(name, siblings, n=2, cutoff=0.65)
     if close:
