@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.cache import cache_dir, made_once
-from astune.schema import ConfigError, EngineError
+from astune.schema import ConfigError, EngineError, described
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +222,9 @@ def _require_on_hub(hub_id: str) -> None:
 
 
 def _not_on_hub(hub_id: str, cause: Exception) -> EngineError:
+    reason = described(cause).partition("\n")[0]  # advice follows, in several lines
     return EngineError(
-        f"model.path: there is no folder {hub_id} here, and the hub did not give it: {type(cause).__name__}: {cause}",
+        f"model.path: there is no folder {hub_id} here, and the hub did not give it: {reason}",
         hint="check the id and the network, set HF_ENDPOINT to a mirror, or use a local folder",
     )
 

@@ -21,6 +21,7 @@ run whose status is `running` but whose lock is free was killed.
 from __future__ import annotations
 
 import datetime
+import difflib
 import os
 import re
 import shutil
@@ -378,7 +379,10 @@ def resolve_run(
         if runs:
             return next((run for run in reversed(runs) if _is_preferred(run, prefer)), runs[-1])
     looked = " and ".join(str(candidate) for candidate in candidates)
-    raise RunStoreError(f"no run found in {looked}", hint="give the folder of a run or of an experiment")
+    there = sorted({run.parent.name for run in runs_below(Path(record_dir).resolve())})
+    named = difflib.get_close_matches(candidates[0].name, there, n=3, cutoff=0.5) or there[:5]
+    known = f"; {record_dir} contains {', '.join(named)}" if named else ""
+    raise RunStoreError(f"no run found in {looked}", hint=f"give the folder of a run or of an experiment{known}")
 
 
 def _is_preferred(path: Path, prefer: Literal["training", "model"] | None) -> bool:

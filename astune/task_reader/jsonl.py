@@ -14,6 +14,7 @@ from astune.task_reader.rows import json_object
 
 TASK_FIELDS = tuple(field.name for field in fields(Task))
 QUERY_FIELD = "main_query"
+_OTHER_FORMATS = {".csv", ".parquet"}
 _CONVERSATION = {"messages", "tools"}
 _PREFERENCE = {"prompt", "chosen", "rejected", "tools"}
 
@@ -39,6 +40,11 @@ class TaskReaderJsonl(TaskReaderBase):
             lines = path.read_bytes().splitlines()
         except OSError as cause:
             raise TaskReaderError(f"{path} cannot be read: {cause.strerror}", hint="check its permissions") from cause
+        if path.suffix in _OTHER_FORMATS or (path.suffix == ".json" and lines and lines[0].startswith(b"[")):
+            raise TaskReaderError(
+                f"{path} does not have one JSON object per line",
+                hint="set task_reader.type to huggingface and task_reader.huggingface.dataset_path to this file",
+            )
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -71,7 +71,9 @@ def json_object(line: bytes, where: str) -> Row:
     except ValueError as cause:
         raise TaskReaderError(
             f"{where}: expected one JSON object, and this is not JSON: {cause}",
-            hint="write each task on one line, without commas between lines; null stands for no number",
+            hint="write null in its place"
+            if "not a JSON number" in str(cause)
+            else "write each task on one line, without commas between lines",
         ) from cause
     if not isinstance(row, dict):
         raise TaskReaderError(

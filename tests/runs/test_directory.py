@@ -296,6 +296,12 @@ def test_an_experiment_means_its_newest_run_that_trains_or_has_a_model_before_a_
 def test_no_run_is_an_error_that_says_where_was_looked(tmp_path) -> None:
     with pytest.raises(RunStoreError, match=r"no run found in nothing and .*records/nothing"):
         resolve_run("nothing", record_dir=tmp_path / "records")
+    for experiment in ("calculator", "lake"):
+        RunDirectory.create(tmp_path, experiment)
+    with pytest.raises(RunStoreError, match=r"; /.* contains calculator$"):
+        resolve_run("calculater", record_dir=tmp_path)
+    with pytest.raises(RunStoreError, match=r"; /.* contains calculator, lake$"):
+        resolve_run("nothing", record_dir=tmp_path)
     with pytest.raises(RunStoreError, match="is not a run"):
         RunDirectory.open(tmp_path)
 

@@ -62,6 +62,13 @@ def test_blank_lines_and_a_byte_order_mark_are_no_matter(tmp_path):
     assert [task.main_query for task in open_task_reader(config(path)).training_tasks()] == ["a", "b\u2028c"]
 
 
+@pytest.mark.parametrize(("name", "text"), [("t.csv", "main_query,answer\n"), ("t.json", '[\n {"main_query": "q"}\n]')])
+def test_a_file_of_another_format_is_named_with_the_reader_of_its_kind(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TaskReaderError, match=r"does not have one JSON object per line; set task_reader.type to hugg"):
+        open_task_reader(config(tmp_path / name)).training_tasks()
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
