@@ -9,6 +9,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from examples import some
@@ -30,7 +31,7 @@ from astune.backbone.cluster.messages import (
     TrainedRow,
     WeightsSynced,
 )
-from astune.backbone.cluster.reports import ReportingObserver, Reports
+from astune.backbone.cluster.reports import ReportingObserver, Reports, numbers_of
 from astune.backbone.cluster.run_server import RunServer
 from astune.backbone.cluster.run_writer import RunWriter
 from astune.config.schema import AstuneConfig
@@ -535,6 +536,11 @@ async def test_a_worker_that_died_may_begin_an_attempt_anew(tmp_path: Path) -> N
         await asyncio.to_thread(report_episode, reports, ONE)
         await asyncio.to_thread(reports.send, GROUPED)
         assert server.failure is None
+
+
+def test_what_would_be_taken_for_the_runs_own_is_no_metric_of_an_engine() -> None:
+    given = {"critic/rewards/mean": 0.0, "actor/lr": 1e-4, "actor/model": "small", "perf/mfu": np.float32(0.5)}
+    assert numbers_of(given, without=("critic/",)) == {"actor/lr": 1e-4, "perf/mfu": 0.5}
 
 
 async def test_a_step_is_reported_once_and_none_is_left_out(tmp_path: Path) -> None:

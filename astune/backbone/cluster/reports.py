@@ -108,9 +108,10 @@ def reports() -> Reports:
     return Reports(address, token)
 
 
-def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of an engine that are numbers."""
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float | np.number)}
+def numbers_of(metrics: Mapping[str, Any], *, without: tuple[str, ...]) -> dict[str, float]:
+    """The metrics of an engine that are numbers; those whose names begin as in `without` are left out."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float | np.number)}
+    return {name: float(value) for name, value in numbers.items() if not name.startswith(without)}
 
 
 class ReportingObserver:

@@ -27,6 +27,9 @@ from astune.backbone.trinity.samples import group_info, scaled, teaches
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 _START = "ref_log_prob"
 """Only with a KL term."""
+_NOT_REPORTED = ("critic/", "training/rollout_", "actor/entropy", "actor/final_loss")
+"""Measures of Trinity's that would be taken for the run's: of rewards, which it is not given, of tokens that no loss
+counts, and of a micro-batch. The run server makes its own, of trained tokens alone."""
 
 
 @hooks
@@ -106,7 +109,7 @@ class ReportingTrainer(trinity_trainer.Trainer):
                 if teaches(one)
             ],
             phases=phases,
-            metrics=numbers_of(metrics),
+            metrics=numbers_of(metrics, without=_NOT_REPORTED),
         )
         await self._send_report(trained)
         return metrics

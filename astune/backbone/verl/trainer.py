@@ -195,7 +195,7 @@ class ReportingTrainer(PPOTrainer):
             groups=sorted(groups),
             rows=self._trained(batch),
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
-            metrics={name: value for name, value in numbers_of(metrics).items() if not name.startswith(_NOT_REPORTED)},
+            metrics=numbers_of(metrics, without=_NOT_REPORTED),
         )
         self._reports.send(trained)
         if self.global_steps in self._measured_steps:
