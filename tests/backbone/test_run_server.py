@@ -32,7 +32,7 @@ from astune.backbone.cluster.messages import (
     WeightsSynced,
 )
 from astune.backbone.cluster.reports import ReportingObserver, Reports, numbers_of
-from astune.backbone.cluster.run_server import RunServer
+from astune.backbone.cluster.run_server import MAX_BODY_BYTES, RunServer
 from astune.backbone.cluster.run_writer import RunWriter
 from astune.config.schema import AstuneConfig
 from astune.engine.base import EngineStats
@@ -262,6 +262,21 @@ async def test_a_group_that_was_dropped_is_accounted_for_with_the_next_step(tmp_
         assert line.metrics["balance/sampled"] == 3 * N_TOKENS
         with run.episodes() as reader:
             assert reader.row(other.episode_id).not_trained == reason
+
+
+def test_the_report_of_a_step_of_ten_million_tokens_is_accepted() -> None:
+    values = torch.rand(1000).double().log().tolist()
+    row = TrainedRow(
+        episode="train-000001-task-001-1",
+        messages=[(1, 1000)],
+        versions=[100] * 1000,
+        old_log_probs=values,
+        rollout_log_probs=values,
+        entropy=values,
+        ref_log_prob=values,
+    )
+    step = StepTrained(step=1, groups=["1/0"], rows=[row], phases={}, metrics={})
+    assert len(step.model_dump_json()) / 1000 * 10e6 < MAX_BODY_BYTES
 
 
 async def test_tokens_that_verl_lost_end_the_run(tmp_path: Path) -> None:

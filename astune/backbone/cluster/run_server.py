@@ -67,7 +67,7 @@ class RunServer:
                 self._app(),
                 loopback=is_loopback(host),
                 token=token,
-                max_body_bytes=_MAX_BODY_BYTES,
+                max_body_bytes=MAX_BODY_BYTES,
                 refuse=lambda status, error: _refused(error, status),
                 is_open=nothing,
             )
@@ -132,8 +132,8 @@ class RunServer:
         return _refused(repr(cause), 500)
 
 
-_MAX_BODY_BYTES = 2**28
-"""A compressed episode of a million tokens has some 10 MB."""
+MAX_BODY_BYTES = 2**30
+"""A step's report has 63 MB for a million trained tokens, a compressed episode of a million tokens some 10 MB."""
 
 
 def _played(played: EpisodePlayed) -> Response:
