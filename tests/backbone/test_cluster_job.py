@@ -46,6 +46,7 @@ def saved_at(step: int, folder: Path, resumed: EngineResume | None = None) -> En
     model = theirs / "actor" / "huggingface"
     model.mkdir(parents=True)
     save_file({"weight": torch.full((3,), float(step))}, model / "model.safetensors")
+    (model / "config.json").write_text("{}")
     checkpoints = CheckpointStore(folder / "checkpoints")
     steps = StepsToCome.of(CONFIG, TASKS, None if resumed is None else resumed.point)
     job = Job("verl", CONFIG, None, folder, steps, [], theirs.parent, resumed)
@@ -57,7 +58,7 @@ def saved_at(step: int, folder: Path, resumed: EngineResume | None = None) -> En
         ledger = StepLedger(
             CONFIG, episodes=episodes, metrics=metrics, checkpoints=checkpoints, n_validation_tasks=0, resumed=point
         )
-        job.save_checkpoint(ledger, str(theirs), moved=False)
+        job.save_checkpoint(ledger, str(theirs), dtype="bfloat16", moved=False)
     newest = checkpoints.latest()
     assert newest is not None
     return EngineResume.read(newest, "verl")

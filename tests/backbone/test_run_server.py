@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
@@ -381,22 +382,31 @@ async def test_what_was_run_ahead_of_the_end_is_said_to_be_untrained(tmp_path: P
     assert {why[each.episode_id] for each in (*ahead, alone)} == {"the run ended before its step"}
 
 
+def save_theirs(folder: Path, weight: torch.Tensor) -> None:
+    """A checkpoint as verl's FSDP saves it, in float32 and with another dtype in its configuration."""
+    saved = folder / "theirs" / "actor" / "huggingface"
+    saved.mkdir(parents=True)
+    save_file({"weight": weight}, saved / "model.safetensors")
+    (saved / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+
+
 @pytest.mark.parametrize("trained", [True, False])
 async def test_a_checkpoint_with_the_weights_of_the_beginning_ends_the_run(tmp_path: Path, trained: bool) -> None:
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
-    saved = tmp_path / "theirs" / "actor" / "huggingface"
-    saved.mkdir(parents=True)
-    save_file({"weight": torch.ones(3) * (1 + trained / 100)}, saved / "model.safetensors")
+    save_theirs(tmp_path, torch.ones(3) * (1 + trained / 100))
     async with serving(tmp_path) as (_, reports, run):
         episodes = await asyncio.to_thread(report_group, reports)
         await asyncio.to_thread(report_step, reports, episodes)
 
         def save() -> None:
-            reports.send(CheckpointSaved(step=1, folder=str(tmp_path / "theirs")))
+            reports.send(CheckpointSaved(step=1, folder=str(tmp_path / "theirs"), dtype="float32"))
 
         if trained:
             await asyncio.to_thread(save)
-            assert run.checkpoints.latest() is not None
+            newest = run.checkpoints.latest()
+            assert newest is not None
+            config = json.loads((newest.model / "config.json").read_text())
+            assert config == {"model_type": "llama", "dtype": "float32"}  # what the servers sampled in
         else:
             with pytest.raises(RunStoreError, match="are those that the run began with"):
                 await asyncio.to_thread(save)
@@ -421,17 +431,15 @@ def measure(reports: Reports, step: int, reward: float) -> None:
 
 async def test_a_checkpoint_is_rated_by_the_measurement_of_its_step_whichever_comes_first(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
-    saved = tmp_path / "theirs" / "actor" / "huggingface"
-    saved.mkdir(parents=True)
-    save_file({"weight": torch.zeros(3)}, saved / "model.safetensors")
+    save_theirs(tmp_path, torch.zeros(3))
 
     def report(reports: Reports) -> None:
         report_step(reports, report_group(reports))
-        reports.send(CheckpointSaved(step=1, folder=str(tmp_path / "theirs")))
+        reports.send(CheckpointSaved(step=1, folder=str(tmp_path / "theirs"), dtype="float32"))
         measure(reports, 1, 1.0)
         measure(reports, 2, 0.0)
         report_step(reports, report_group(reports, first_repeat=2), step=2, version=1)
-        reports.send(CheckpointSaved(step=2, folder=str(tmp_path / "theirs")))
+        reports.send(CheckpointSaved(step=2, folder=str(tmp_path / "theirs"), dtype="float32"))
 
     async with serving(tmp_path) as (_, reports, run):
         await asyncio.to_thread(report, reports)
@@ -440,13 +448,11 @@ async def test_a_checkpoint_is_rated_by_the_measurement_of_its_step_whichever_co
 
 async def test_a_checkpoint_waits_for_its_measurement_while_later_ones_are_saved(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(3)}, tmp_path / "model.safetensors")
-    saved = tmp_path / "theirs" / "actor" / "huggingface"
-    saved.mkdir(parents=True)
-    save_file({"weight": torch.zeros(3)}, saved / "model.safetensors")
+    save_theirs(tmp_path, torch.zeros(3))
 
     def train(reports: Reports, step: int) -> None:
         report_step(reports, report_group(reports, first_repeat=2 * step), step=step, version=step - 1)
-        reports.send(CheckpointSaved(step=step, folder=str(tmp_path / "theirs")))
+        reports.send(CheckpointSaved(step=step, folder=str(tmp_path / "theirs"), dtype="float32"))
 
     async with serving(tmp_path, test_freq=1) as (server, reports, run):
         await asyncio.to_thread(train, reports, 1)

@@ -114,11 +114,12 @@ class Job:
             measured_steps=[step for step in steps if self.validation_tasks and is_measured(config, step)],
         )
 
-    def save_checkpoint(self, ledger: StepLedger, folder: str, *, moved: bool) -> None:
+    def save_checkpoint(self, ledger: StepLedger, folder: str, *, dtype: str, moved: bool) -> None:
         """Save a checkpoint of the run from the engine's own: the model in Hugging Face format, the state by its place.
 
         Args:
             folder: of the engine's checkpoint of the ledger's last step.
+            dtype: in which the servers sample.
             moved: whether weights were trained since the run began.
 
         Raises:
@@ -131,6 +132,7 @@ class Job:
                 merge_adapters(saved, to, scale=lora.alpha / lora.rank)
             else:
                 copy_folder(saved, to)
+            _name_dtype(to, dtype)
             if moved and not _differ(self.model_folder, to):
                 raise TrainerError(
                     f"the weights of step {ledger.step} in {saved} are those that the run began with",
@@ -149,6 +151,18 @@ class Job:
         for folder in self.folder.glob("global_step_*"):
             if self.resumed is None or folder != self.resumed.folder:
                 shutil.rmtree(folder)
+
+
+def _name_dtype(model: Path, dtype: str) -> None:
+    """Name the servers' dtype in the model's configuration, for whoever loads it to compute as they did.
+
+    verl saves in float32 what it trains so, and names bfloat16 whatever its servers sample in.
+    """
+    if dtype == "auto":  # what the published model names
+        return
+    file = model / "config.json"
+    config = orjson.loads(file.read_bytes())
+    file.write_bytes(orjson.dumps(config | {"dtype": dtype}, option=orjson.OPT_INDENT_2))
 
 
 def _model_in(actor: Path) -> Path:

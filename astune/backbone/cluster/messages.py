@@ -96,11 +96,12 @@ class TasksMeasured(Message):
 
 
 class CheckpointSaved(Message):
-    """The engine saved its own checkpoint of `step` in `folder`."""
+    """The engine saved its own checkpoint of `step` in `folder`; `dtype` is what its servers compute in."""
 
     KIND = "saved"
     step: int
     folder: str
+    dtype: str
 
 
 class PhaseBegan(Message):

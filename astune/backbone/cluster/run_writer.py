@@ -127,7 +127,9 @@ class RunWriter:
                     f"a checkpoint of step {message.step} was saved, and step {self.ledger.step} is the last one"
                 )
             moved = self._checks.moved
-            await asyncio.to_thread(self.job.save_checkpoint, self.ledger, message.folder, moved=moved)
+            await asyncio.to_thread(
+                self.job.save_checkpoint, self.ledger, message.folder, dtype=message.dtype, moved=moved
+            )
 
 
 def _tasks(job: Job) -> dict[tuple[Split, str], Task]:

@@ -145,7 +145,8 @@ class ReportingTrainer(trinity_trainer.Trainer):
         metrics = await super().save_checkpoint(block_until_saved=True, save_as_hf=True)
         self._saved_step = step
         folder = os.path.join(self.config.checkpoint_job_dir, f"global_step_{step}")
-        await self._send_report(CheckpointSaved(step=step, folder=folder))
+        dtype = self.config.explorer.rollout_model.dtype
+        await self._send_report(CheckpointSaved(step=step, folder=folder, dtype=dtype))
         return metrics
 
     async def _send_report(self, message: Message) -> Answer:

@@ -246,7 +246,8 @@ class ReportingTrainer(PPOTrainer):
         super()._save_checkpoint()
         self._saved_step = self.global_steps
         folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
-        self._reports.send(CheckpointSaved(step=self.global_steps, folder=os.path.abspath(folder)))
+        dtype = str(self.config.actor_rollout_ref.rollout.dtype)
+        self._reports.send(CheckpointSaved(step=self.global_steps, folder=os.path.abspath(folder), dtype=dtype))
 
 
 def _group_of_row(key: str) -> str:
