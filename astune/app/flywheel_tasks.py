@@ -19,7 +19,7 @@ from typing import Any
 from astune.app.experiment import Experiment
 from astune.app.feedback import exported
 from astune.app.flywheel_inputs import Inputs, feedback_of
-from astune.app.flywheel_making import EXPANDED, LABELLED, task_line
+from astune.app.flywheel_making import EXPANDED, LABELLED, rubrics_of, task_line
 from astune.config.schema import TaskReaderConfig
 from astune.env_service.base import text_of
 from astune.feedback import FeedbackStore, Interaction, Rating
@@ -226,7 +226,7 @@ def trained_questions(turn: Turn) -> set[str]:
     deleted, found = turn.folder / TRAINED_QUESTIONS, set[str]()
     if deleted.is_file():
         found.update(json.loads(deleted.read_text(encoding="utf-8")))
-    for path in (turn.folder / name for name in (TRAIN, EXPANDED, LABELLED)):
+    for path in (turn.folder / name for name in (TRAIN, EXPANDED, *([LABELLED] if rubrics_of(turn) else []))):
         rows = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
         for row in (json.loads(each) for each in rows if each):
             messages = row.get("init_messages") or [{"role": "user", "content": row["main_query"]}]

@@ -14,6 +14,7 @@ from test_stages import begun, everything, flywheel
 from astune.app import flywheel_stages
 from astune.app.experiment import Experiment
 from astune.app.flywheel_forgetting import forget_turns
+from astune.app.flywheel_tasks import trained_questions
 from astune.feedback import FeedbackStore, Interaction, Rating
 from astune.feedback.question import plain
 from astune.flywheel import Turn, Turns
@@ -110,13 +111,17 @@ def test_labels_of_fresh_questions_teach_no_rubrics(world: Path) -> None:
 
 def test_a_question_whose_label_was_learned_is_trained_and_never_fresh(world: Path) -> None:
     conf = make_world(world, world / "model", replay="")
-    rated(world, "a", "s7", "Name a colour (500).")
+    for number in (500, 501):
+        rated(world, f"{number}", "s7", f"Name a colour ({number}).")
     turn = Turns(world / "flywheel").begin({"interactions": [], "ratings": {}, "new": []})
     turn.write("labelled.jsonl", json.dumps({"main_query": "name a colour (500)."}) + "\n")
+    assert not trained_questions(turn), "no rubrics were learned"
+    turn.write("rubrics.yaml", "rubrics: []")
     wheel, _ = flywheel(conf, "trainer.tasks_per_step=1000")
     turn.abandon("it is over")
     training, fresh = asked_in(wheel.turn().turn)
     assert "name a colour (500)." in training - fresh
+    assert "name a colour (501)." in fresh - training
 
 
 def test_what_was_trained_and_forgotten_is_never_fresh(world: Path) -> None:
