@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import PydanticSerializationError
+
 from astune.app.console import Console
 from astune.backbone.base import Backbone, find_backbone
 from astune.config import AstuneConfig, load_config
@@ -68,7 +70,7 @@ class Experiment:
                 f"an experiment is a YAML file, a mapping or an AstuneConfig, not {type(source).__name__}",
                 hint="pass the file's path; `run.config` is the configuration of a run, and astune.resume continues it",
             )
-        return cls(load_config(path, overrides, tasks=tasks, values=layers), path)
+        return cls(_writable(load_config(path, overrides, tasks=tasks, values=layers)), path)
 
     @classmethod
     def resumed(
@@ -90,7 +92,7 @@ class Experiment:
         layers = [plain(values or {})]
         named = None if run is None else Path(run)
         if conf is not None:
-            config = load_config(conf, overrides, values=layers)
+            config = _writable(load_config(conf, overrides, values=layers))
             named = named or config.record_dir / config.experiment_name
             found = resolve_run(named, record_dir=config.record_dir, prefer="training")
             experiment = cls(config, conf, found)
@@ -101,7 +103,7 @@ class Experiment:
                     f"{directory.path} was ended before it had begun, so there is nothing to resume",
                     hint="start the experiment again with --conf",
                 )
-            config = load_saved(directory.config_path, overrides, values=layers)
+            config = _writable(load_saved(directory.config_path, overrides, values=layers))
             found = directory.path
             experiment = cls(config, config_path_of(directory.backup), found)
         if not experiment.backbone.trains:
@@ -163,9 +165,22 @@ def _flat(data: Mapping[str, Any], prefix: str = "astune.") -> dict[str, object]
     return flat
 
 
+def _writable(config: AstuneConfig) -> AstuneConfig:
+    """Return the same. Raises ConfigError if a run could not write it into its folder."""
+    try:
+        config.model_dump_json()
+    except PydanticSerializationError as cause:
+        raise ConfigError(
+            f"a value cannot be written into the run's folder: {cause}",
+            hint="give what YAML can write: numbers, texts, lists and mappings",
+        ) from cause
+    return config
+
+
 def plain(value: Any) -> Any:
-    """A Python value as YAML would have it: a path is text, a class or function is the reference that names it. Raises
-    ConfigError for a class or function that no reference can name, since it is defined in a function."""
+    """A Python value as YAML would have it: a path is text, an array of numpy a list and its numbers Python's, a class
+    or function is the reference that names it. Raises ConfigError for a class or function that no reference can name,
+    since it is defined in a function."""
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -179,4 +194,6 @@ def plain(value: Any) -> Any:
             )
         file = getattr(sys.modules.get("__main__"), "__file__", None) if value.__module__ == "__main__" else None
         return f"{Path(file).resolve() if file else value.__module__}->{value.__name__}"
-    return str(value) if isinstance(value, PathLike) else value
+    if isinstance(value, PathLike):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from astune_command import ROOT
 from small_experiment import small_experiment
@@ -94,6 +95,18 @@ def test_a_run_has_no_other_split_than_those_of_its_rows(tmp_path):
         for read in (run.metrics, lambda split: run.episodes(split=split)):
             with pytest.raises(astune.ConfigError, match="there is no split 'test'"):
                 read("test")
+
+
+def test_numbers_and_arrays_of_numpy_are_those_of_python():
+    params = {"ends": np.array([1, 2]), "size": np.int64(3), "part": np.float32(0.5)}
+    config = Experiment.of({}, values={"rollout.params": params, "trainer.total_steps": np.int64(7)}).config
+    assert config.trainer.total_steps == 7
+    assert Experiment.of(config).config.rollout.params == {"ends": [1, 2], "size": 3, "part": 0.5}
+
+
+def test_a_value_that_no_file_can_hold_is_refused_before_anything_starts():
+    with pytest.raises(astune.ConfigError, match="a value cannot be written into the run's folder"):
+        astune.train({}, **{"rollout.params": {"client": object()}})
 
 
 def test_an_unknown_key_names_the_nearest_one():
