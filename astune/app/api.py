@@ -151,5 +151,5 @@ def execute(experiment: Experiment, flags: CompanionFlags, console: Console) -> 
         with job.recorded as directory, shown_tracebacks(console):
             observer.on_note(f"debug run {directory.path}")
             job.work(directory, observer)
-            require_one_without_error(observer.episodes)
+            require_one_without_error(observer.episodes, console)
         return Run(directory.path)

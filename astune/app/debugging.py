@@ -48,10 +48,13 @@ class Episodes(NullObserver):
         self.console.say(line)
 
 
-def require_one_without_error(episodes: Sequence[Episode]) -> None:
-    """Raise AstuneError where every episode ended in an error."""
-    if all(episode.status == "error" for episode in episodes):
-        raise AstuneError("every episode ended in an error", hint="the error of each is shown above")
+def require_one_without_error(episodes: Sequence[Episode], console: Console) -> None:
+    """Raise AstuneError where every episode ended in an error; with the first of them where nothing was printed."""
+    if any(episode.status != "error" for episode in episodes):
+        return
+    if console.quiet and episodes:
+        raise AstuneError(f"every episode ended in an error; the first: {episodes[0].error}")
+    raise AstuneError("every episode ended in an error", hint="the error of each is shown above")
 
 
 class _Tracebacks(logging.Handler):

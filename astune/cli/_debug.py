@@ -40,7 +40,7 @@ def debug_episodes(job: Job, console: Console, *, with_viewer: bool = False) -> 
         if with_viewer:
             in_the_end.callback(_keep_viewer, job.ready, console, run.path, episodes[0].episode_id)
         in_the_end.callback(_sum_up, episodes, narrator, console)
-        require_one_without_error(episodes)
+        require_one_without_error(episodes, console)
 
 
 def _keep_viewer(ready: Ready, console: Console, run: Path, episode_id: str) -> None:

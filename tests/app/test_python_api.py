@@ -223,6 +223,8 @@ def test_where_every_episode_failed_the_users_line_is_shown(settings, capsys):
     out = capsys.readouterr().out
     assert "raise KeyError" in out
     assert os.fspath(Path.cwd() / "agent.py") in out
+    with pytest.raises(astune.AstuneError, match=r"the first: WorkflowError: Broken.*the agent's own mistake"):
+        astune.debug(settings, rollout={"workflow": "agent.py->Broken"}, quiet=True)
 
 
 @pytest.mark.slow
