@@ -7,7 +7,7 @@ collected and reported together, each with its location. Nothing is started or i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -246,11 +246,12 @@ def _add_override(override: str, merged: dict[str, Any], problems: list[_Problem
 
 def _validated(merged: dict[str, Any], problems: list[_Problem], places: dict[str, str]) -> AstuneConfig | None:
     problems.extend(_truth_values_for_numbers(merged, places))
+    problems.extend(_keys_that_are_no_text(merged, "", places))
     try:
         return AstuneConfig.model_validate(merged)
     except ValidationError as cause:
-        for error in cause.errors(include_url=False):
-            problems.append(_explain(error, places))
+        errors = cause.errors(include_url=False)
+        problems.extend(_explain(error, places) for error in errors if error["loc"][-1:] != ("[key]",))
     return None
 
 
@@ -278,10 +279,21 @@ def _truth_values_for_numbers(merged: dict[str, Any], places: dict[str, str]) ->
     return found
 
 
+def _keys_that_are_no_text(data: Any, path: str, places: dict[str, str]) -> Iterator[_Problem]:
+    """Report keys of Python's values that a run's folder, and so its resume, would have as text."""
+    if isinstance(data, dict):
+        for name, value in data.items():
+            if not isinstance(name, str):
+                message = f"a key of `{ROOT}.{path}` must be text; found {shown(name)}"
+                yield _Problem(_place(path, places), message, "quote it")
+            yield from _keys_that_are_no_text(value, f"{path}.{name}".lstrip("."), places)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _keys_that_are_no_text(value, path, places)
+
+
 def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
     """Describe one pydantic error in plain words: the key, what it must be, what it is."""
-    if error["loc"][-1:] == ("[key]",):
-        return _no_text_as_key(error, places)
     path = canonical(".".join(str(part) for part in error["loc"] if not isinstance(part, int)))
     key = key_at(path)
     place = _place(path, places)
@@ -297,13 +309,6 @@ def _explain(error: ErrorDetails, places: dict[str, str]) -> _Problem:
         close = difflib.get_close_matches(value, [str(option) for option in get_args(key.field.annotation)], n=1)
         hint = f"did you mean {close[0]}?" if close else ""
     return _Problem(place, f"`{ROOT}.{path}` must be {key.expected}; found {shown(value)}", hint)
-
-
-def _no_text_as_key(error: ErrorDetails, places: dict[str, str]) -> _Problem:
-    """Describe a key of an open mapping that is no text, which only Python's values have."""
-    path = canonical(".".join(str(part) for part in error["loc"][:-2]))
-    message = f"a key of `{ROOT}.{path}` must be text; found {shown(error['input'])}"
-    return _Problem(_place(path, places), message, "quote it")
 
 
 def _place(path: str, places: dict[str, str]) -> str:

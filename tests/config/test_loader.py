@@ -124,8 +124,11 @@ def test_keys_are_the_text_that_is_written(write):
 
 
 def test_a_key_of_python_that_is_no_text_is_refused():
-    with pytest.raises(ConfigError, match=r"a key of `astune\.rollout\.params` must be text; found the number 5"):
-        load_config(None, values=[{"rollout.params": {5: "x"}}])
+    for values, at in (({"rollout.params": {5: "x"}}, "params"), ({"rollout.params.a": [{5: "x"}]}, r"params\.a")):
+        with pytest.raises(
+            ConfigError, match=rf"a key of `astune\.rollout\.{at}` must be text; found the number 5; quote"
+        ):
+            load_config(None, values=[values])
 
 
 def test_overrides_below_one_section_add_up():
