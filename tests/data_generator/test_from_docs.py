@@ -261,7 +261,12 @@ def test_a_budget_that_is_used_up_ends_it_and_a_larger_one_goes_on(
 def test_a_dry_run_reads_and_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(ReadingModel()) as server:
         sets = ["--set", f"helper_model.base_url={server.url}"]
-        assert command(["data", "from-docs", str(DOCS), "--out", str(tmp_path / "a.jsonl"), "--dry-run", *sets]) == 0
+        assert (
+            command(
+                ["data", "from-docs", str(DOCS / "tasks.md"), "--out", str(tmp_path / "a.jsonl"), "--dry-run", *sets]
+            )
+            == 0
+        )
         assert not server.bodies
     assert "passages of" in capsys.readouterr().out
     assert not list(tmp_path.glob("a*"))

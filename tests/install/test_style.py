@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_no_more_test_files_reach_behind_the_public_surface():
 def test_a_public_name_of_a_text_is_defined_in_one_file():
     files: dict[tuple[str, str], list[str]] = {}
     for path in sorted((_ROOT / "astune").rglob("*.py")):
-        for statement in ast.parse(path.read_text()).body:
+        for statement in _tree(path).body:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if name[0] != "_":
                     files.setdefault((name, text), []).append(str(path.relative_to(_ROOT)))
@@ -85,6 +86,11 @@ def test_tutorials_import_from_astune_itself_and_hide_nothing_from_the_type_chec
         assert all(module.startswith(open_rooms) for module in _modules_of_ours(path)), path
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _modules_of_ours(path: Path) -> list[str]:
     return [module for module, _ in _imports(path) if module.startswith("astune.")]
 
@@ -100,7 +106,7 @@ def _imports_private(path: Path) -> bool:
 def _imports(path: Path) -> list[tuple[str, str]]:
     """Module and name of each import; the name is empty where a module is imported."""
     found: list[tuple[str, str]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         match node:
             case ast.ImportFrom(module=str(module), level=0):
                 found += [(module, alias.name) for alias in node.names]
