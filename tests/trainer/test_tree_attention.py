@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import flex_attention
 
 from astune.engine import compiled
@@ -230,3 +231,33 @@ def test_flex_attention_that_fails_is_left_alone_with_a_word(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert _flex._tried(torch.device("cpu"), torch.float32, 16, 2, 1) is None  # its backward pass needs a GPU
     assert "FlexAttention failed: FlexAttention does not support backward on CPU" in caplog.text
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, *, block_mask: Any, **more: Any) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, **more)
+
+
+@pytest.mark.parametrize(("kernel", "taken"), [(_flex._plain, True), (_causal, False)])
+def test_flex_attention_is_taken_where_it_computes_the_same(
+    kernel: Any, taken: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: kernel)
+    found = _flex._tried.__wrapped__(torch.device("cpu"), _HALF, 16, 4, 2)
+    assert (found is kernel) == taken
+    assert ("its relative error is" in caplog.text) != taken
+
+
+@pytest.mark.slow
+def test_flex_attention_is_compiled_once_for_trees_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)  # forbids gradients
+    torch._dynamo.reset()
+    attend = _flex._tried.__wrapped__(torch.device("cpu"), _FLOAT, 16, 4, 2)
+    assert attend is not None
+    for length in (BLOCK + 1, 2 * BLOCK, 384, 1000):
+        tree = build_tree([[*range(length - 20)], [*range(length // 3), *range(length, length + 20)]])
+        query, key, value = (torch.randn(1, len(tree), n, 16).transpose(1, 2).requires_grad_() for n in (4, 2, 2))
+        mask = plan_attention(tree, torch.device("cpu")).block_mask
+        attend(query, key, value, block_mask=mask, scale=0.25, enable_gqa=True)
+    assert counter.frame_count == 1
