@@ -113,7 +113,7 @@ def _task_of_preference(row: dict[str, Any], where: str) -> Task:
                 f"{where}: {name!r} is neither a text nor a list of messages",
                 hint='{"prompt": "...", "chosen": "...", "rejected": "..."}',
             )
-        if is_messages:
+        if isinstance(value, list):
             _require_readable(value, f"{where}: {name!r}, ")
     prompt = row["prompt"]
     asked: dict[str, Any] = {"main_query": prompt} if isinstance(prompt, str) else {"init_messages": prompt}
