@@ -58,6 +58,8 @@ def open_display(
             progress.remember(Measurement(line.step, line.kind, line.metrics))
 
     progress.say = say = console.say
+    if trainer.total_steps <= progress.first_step:
+        say(f"step {progress.first_step} was the last one; --set trainer.total_steps=N trains up to step N")
     if console.is_terminal and not console.is_dumb_terminal:
         panel = LivePanel(progress, f"{run.path.parent.name} · {config.model.path} · {config.backbone}")
         with Live(panel, console=console, refresh_per_second=REFRESHES_PER_SECOND):

@@ -152,6 +152,17 @@ def test_a_resumed_run_shows_its_earlier_steps_and_says_them_no_second_time(tmp_
     assert len(on.file.getvalue().splitlines()) == 1
 
 
+def test_a_run_that_is_resumed_after_its_last_step_names_the_setting_that_trains_on(tmp_path) -> None:
+    on = console(force_terminal=False)
+    config = AstuneConfig.model_validate({"trainer": {"total_steps": 2}})
+    with RunDirectory.create(tmp_path, "x") as run:
+        run.checkpoints.save(2, model=lambda folder: None, state=lambda folder: None)
+        with open_display(config, run, console=on):
+            pass
+    assert isinstance(on.file, io.StringIO)
+    assert on.file.getvalue().startswith("step 2 was the last one; --set trainer.total_steps=N trains up to step N\n")
+
+
 def test_the_terminal_is_left_as_it_was_when_the_run_fails(tmp_path) -> None:
     on = console()
 
