@@ -12,8 +12,8 @@ from itertools import accumulate
 from math import inf, isnan
 from typing import TYPE_CHECKING
 
-from astune.algorithm.base import Algorithm
-from astune.schema import Advantage, Episode, EpisodeGroup, MessageNode, Reward, TrainerError
+from astune.algorithm.base import Algorithm, called
+from astune.schema import Advantage, Episode, EpisodeGroup, MessageNode, Reward, TrainerError, shown_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,14 +115,22 @@ def _compared(algorithm: Algorithm, reward_XK: Sequence[Sequence[float]]) -> lis
 
     padded = [[*row, *[NAN] * (width - len(row))] for row in reward_XK]
     reward_BK = torch.tensor(padded, dtype=torch.float64)
-    advantage_BK = algorithm.advantages(reward_BK)
-    if advantage_BK.shape != reward_BK.shape:
+    with called(algorithm, "advantages"):
+        advantage_BK = algorithm.advantages(reward_BK)
+    shape = getattr(advantage_BK, "shape", None)
+    if shape != reward_BK.shape:
+        found = f"shape {[*shape]}" if shape is not None else type(advantage_BK).__name__
         raise TrainerError(
-            f"{type(algorithm).__name__}.advantages returned shape {[*advantage_BK.shape]} for rewards of shape "
-            f"{[*reward_BK.shape]}",
+            f"{type(algorithm).__name__}.advantages returned {found} for rewards of shape {[*reward_BK.shape]}",
             hint="return one advantage for each reward, and NaN where the reward is NaN",
         )
     advantage_BK = advantage_BK.masked_fill(reward_BK.isnan(), NAN)
+    if not (advantage_BK.isfinite() | reward_BK.isnan()).all():
+        raise TrainerError(
+            f"{type(algorithm).__name__}.advantages returned {shown_value(advantage_BK.tolist())} for the rewards "
+            f"{shown_value(reward_BK.tolist())}",
+            hint="return a finite advantage for each reward that is not NaN",
+        )
     return [row[: len(rewards)] for row, rewards in zip(advantage_BK.tolist(), reward_XK, strict=True)]
 
 
@@ -175,13 +183,15 @@ def _added(algorithm: Algorithm, episode: Episode, part: Sequence[MessageNode] |
     if episode.reward is None or type(algorithm).shaping is Algorithm.shaping:
         return 0.0
     if part is None:
-        return algorithm.shaping(episode)
+        with called(algorithm, "shaping"):
+            return algorithm.shaping(episode)
     own = {node.node_id for node in part}
     nodes = [
         replace(node, trainable=False) if node.trainable and node.node_id not in own else node
         for node in episode.forest.nodes
     ]
-    return algorithm.shaping(replace(episode, forest=replace(episode.forest, nodes=nodes)))
+    with called(algorithm, "shaping"):
+        return algorithm.shaping(replace(episode, forest=replace(episode.forest, nodes=nodes)))
 
 
 def _by_target(episodes: Sequence[Episode], algorithm: Algorithm) -> _Parts:

@@ -8,10 +8,12 @@ algorithms.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from astune.schema import Episode, TrainerError
+from astune.schema import AstuneError, Episode, TrainerError, described, own_code, place_of, shown_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,3 +119,32 @@ class Algorithm(ABC):
     @abstractmethod
     def token_loss(self, tokens: Tokens) -> TokenLoss:
         """The loss of each token, still to be multiplied by its weight."""
+
+
+@contextmanager
+def called(algorithm: Algorithm, method: str) -> Iterator[None]:
+    """Run a method of the algorithm. Raises TrainerError if a user's own code in it fails."""
+    try:
+        yield
+    except AstuneError:
+        raise
+    except Exception as cause:
+        place = place_of(cause)
+        if not place:
+            raise
+        name = f"{type(algorithm).__name__}.{method}"
+        raise TrainerError(f"{name}{place}: {described(cause)}", hint=own_code(cause, "algorithm")) from cause
+
+
+def loss_of(algorithm: Algorithm, tokens: Tokens) -> TokenLoss:
+    """Return the algorithm's loss of each token. Raises TrainerError if it fails, or returns anything else."""
+    with called(algorithm, "token_loss"):
+        returned = algorithm.token_loss(tokens)
+    shape = getattr(returned.loss_E, "shape", None) if isinstance(returned, TokenLoss) else None
+    if shape != tokens.logprob_E.shape:
+        found = shown_value(returned) if shape is None else f"a loss of shape {[*shape]}"
+        raise TrainerError(
+            f"{type(algorithm).__name__}.token_loss returned {found} for {len(tokens.logprob_E)} tokens",
+            hint="return TokenLoss(loss_E), with one loss for each token, neither summed nor averaged",
+        )
+    return returned

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from astune.algorithm.base import Algorithm
+from astune.algorithm.base import Algorithm, TokenWeights
 from astune.algorithm.cispo import CISPO
 from astune.algorithm.dapo import DAPO
 from astune.algorithm.dpo import DPO
@@ -60,6 +60,11 @@ def load_algorithm(config: AstuneConfig, base_dir: Path | None = None) -> Algori
     if algorithm.learns_from == "preferences":
         _require_no_terms(config)
     algorithm.token_weights = config.trainer.loss.token_weights or algorithm.token_weights
+    for name, options in (("token_weights", get_args(TokenWeights)), ("baseline", ("group", "batch"))):
+        if (value := getattr(algorithm, name)) not in options:
+            raise ConfigError(
+                f"{_KEY}: {chosen.__name__}.{name} is {value!r}", hint=f"set it to one of {', '.join(options)}"
+            )
     return algorithm
 
 

@@ -293,7 +293,7 @@ def _class_of(module: ModuleType, named: _Named) -> Any:
             hint=_classes_hint(module, named),
         )
     if missing:
-        own = [member for member in vars(found) if not member.startswith("__")]
+        own = [member for member in vars(found) if not member.startswith("__") and not hasattr(base, member)]
         close = difflib.get_close_matches(missing[0], own, n=1, cutoff=0.5)
         raise ConfigError(
             f"{key}: {name} in {location} lacks the method{'s' if len(missing) > 1 else ''} {', '.join(missing)}",

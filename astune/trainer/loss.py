@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from astune.algorithm import Algorithm, Preference, Tokens
+from astune.algorithm.base import loss_of
 from astune.config.schema import LossConfig
 from astune.trainer.mismatch import Limits, Mismatch
 
@@ -91,7 +92,7 @@ class PolicyLoss:
         terms = self.terms
         old_E = inputs.old_logprob_E if inputs.old_logprob_E is not None else logprob_E.detach()
         of_tokens = Tokens(logprob_E, old_E, inputs.advantage_E, inputs.mean_log_ratio_E, inputs.preference)
-        algorithm_loss_E, clipped_E = self.algorithm.token_loss(of_tokens)
+        algorithm_loss_E, clipped_E = loss_of(self.algorithm, of_tokens)
         given = self.algorithm.learns_from != "rollouts"
         engine_E = old_E if given else inputs.engine_logprob_E
         correction_E = (old_E - engine_E).exp()

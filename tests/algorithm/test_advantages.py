@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_helpers import episode, group, node
 
-from astune.algorithm import DAPO, GRPO, Algorithm, ReinforcePlusPlus, advantages_of, group_advantages, without_variance
+from astune.algorithm import (
+    DAPO,
+    GRPO,
+    Algorithm,
+    ReinforcePlusPlus,
+    TokenLoss,
+    Tokens,
+    advantages_of,
+    group_advantages,
+    without_variance,
+)
+from astune.algorithm.base import loss_of
 from astune.schema import Advantage, Episode, TrainerError
 
 NAN = float("nan")
@@ -214,3 +225,44 @@ def test_a_group_says_something_where_any_of_its_advantages_does() -> None:
     assert says_nothing([talk(["a"], reward=1.0), talk(["a"], reward=1.0), talk(["a"], reward=None)])
     # The rewards of others than the trained agents differ, and say nothing of these.
     assert says_nothing([talk(["a"], per_target={"a": 1.0, "b": 0.0}), talk(["a"], per_target={"a": 1.0, "b": 1.0})])
+
+
+class Own(Algorithm):
+    """An algorithm whose methods return what a test hands in, or raise."""
+
+    def __init__(self, returned: Any = None) -> None:
+        self.returned = returned
+
+    def advantages(self, reward_BK: torch.Tensor) -> torch.Tensor:
+        return self.returned["x"] if isinstance(self.returned, dict) else self.returned
+
+    def token_loss(self, tokens: Tokens) -> TokenLoss:
+        return self.returned["x"] if isinstance(self.returned, dict) else self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [
+        ({}, r"Own.token_loss \(.*test_advantages.py:\d+\): KeyError: 'x'; this is in the algorithm's own code"),
+        (torch.ones(3), r"Own.token_loss returned tensor.* for 3 tokens; return TokenLoss"),
+        (TokenLoss(torch.tensor(1.0)), r"Own.token_loss returned a loss of shape \[\] for 3 tokens"),
+    ],
+)
+def test_a_loss_of_an_algorithm_of_ones_own_is_checked(returned: Any, complaint: str) -> None:
+    """A scalar, broadcast over the tokens, would train something else without a word."""
+    with pytest.raises(TrainerError, match=complaint):
+        loss_of(Own(returned), Tokens(torch.zeros(3), torch.zeros(3), torch.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [
+        ({}, r"Own.advantages \(.*test_advantages.py:\d+\): KeyError: 'x'"),
+        ([[1.0, 0.0]], r"Own.advantages returned list for rewards of shape \[1, 2\]"),
+        (torch.tensor([[math.inf, 0.0]]), r"Own.advantages returned \[\[inf, 0.0\]\] for the rewards \[\[1.0, 0.0\]\]"),
+    ],
+)
+def test_advantages_of_an_algorithm_of_ones_own_are_checked(returned: Any, complaint: str) -> None:
+    rewarded = [episode([node(0, None, [1]), node(1, 0, [2], sampled=1)], reward=reward) for reward in (1.0, 0.0)]
+    with pytest.raises(TrainerError, match=complaint):
+        advantages_of(Own(returned), [group(rewarded)])

@@ -38,3 +38,13 @@ def test_a_task_that_is_always_solved_teaches_with_a_baseline_over_the_step_and_
     assert without_variance(GRPO(), [solved, mixed, failed]) == [solved, failed]
     assert without_variance(ReinforcePlusPlus(), [solved, failed]) == []
     assert without_variance(ReinforcePlusPlus(), [solved, rewarded(1, 1)]) == [solved, rewarded(1, 1)]
+
+
+class Misspelt(GRPO):
+    token_weights = "tokens"  # type: ignore[assignment]
+
+
+def test_a_misspelt_unit_of_weight_is_refused_before_anything_starts() -> None:
+    config = AstuneConfig.model_validate({"trainer": {"algorithm": f"{__name__}->Misspelt"}})
+    with pytest.raises(ConfigError, match=r"Misspelt\.token_weights is 'tokens'; set it to one of episode, timeline"):
+        load_algorithm(config)

@@ -14,6 +14,7 @@ import pytest
 from astune.config import import_class
 from astune.schema import ConfigError, install_extra
 from astune.task_judge import JudgeBase
+from astune.task_reader import TaskReaderBase
 
 
 class Base(abc.ABC):
@@ -192,6 +193,10 @@ def test_a_class_without_its_method_names_the_misspelt_one(folder):
     message = message_of("agent.py->Lazy")
     assert "lacks the method execute" in message
     assert "exekute" in message
+    half = "class Half(TaskReaderBase):\n    def training_tasks(self): ...\n"
+    (folder / "other.py").write_text(f"from astune import TaskReaderBase\n{half}")
+    with pytest.raises(ConfigError, match=r"lacks the method validation_tasks; define `def validation_tasks\(self\)`"):
+        import_class("other.py->Half", key="task_reader.type", base=TaskReaderBase)
 
 
 def test_a_method_that_does_not_accept_its_arguments_is_refused_before_anything_starts(folder):
