@@ -40,13 +40,12 @@ class Side:
 
 @asynccontextmanager
 async def ours(folder: Path) -> AsyncIterator[list[Side]]:
-    """Both of ours; one alone where this CPU has no products in 8 bits."""
-    import torch
+    """Both of ours; one alone on a GPU, and where this CPU has no products in 8 bits."""
+    from astune.engine.local.device import pick_device, pick_dtype, takes_int8
 
-    from astune.engine.local.device import pick_dtype, takes_int8
-
+    device = pick_device("auto")
     async with AsyncExitStack() as stack:
-        in_int8 = takes_int8(pick_dtype("auto", torch.device("cpu")))
+        in_int8 = device.type == "cpu" and takes_int8(pick_dtype("auto", device))
         names = [name for name in OURS if OURS[name] == "none" or in_int8]
         yield [await stack.enter_async_context(_ours(folder, name)) for name in names]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from gguf.quants import dequantize
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks import bench_engine
+from astune.engine.local import device
+from benchmarks import bench_engine, engine_sides
 from benchmarks.bench_engine import Measured
 from benchmarks.engine_scenarios import SCENARIOS
 from benchmarks.engine_sides import Side
@@ -142,6 +145,21 @@ def test_llama_cpp_reads_only_what_a_sequence_does_not_hold():
 
 async def _unused(*_: object) -> Drawn:
     raise AssertionError
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("cpu", ["ours", "ours int8"]), ("cuda", ["ours"])])
+async def test_8_bits_are_measured_on_a_cpu_alone(
+    kind: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @asynccontextmanager
+    async def side(_: Path, name: str) -> AsyncIterator[Side]:
+        yield Side(name, _unused)
+
+    monkeypatch.setattr(engine_sides, "_ours", side)
+    monkeypatch.setattr(device, "pick_device", lambda _: torch.device(kind))
+    monkeypatch.setattr(device, "takes_int8", lambda _: True)
+    async with engine_sides.ours(tmp_path) as sides:
+        assert [side.name for side in sides] == wanted
 
 
 def test_ratios_are_those_to_the_fastest_peer_and_a_missed_bar_is_named(
