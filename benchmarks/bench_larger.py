@@ -17,6 +17,7 @@ from pathlib import Path
 from astune import AstuneProxy, Task
 from astune.workflow import Workflow, WorkflowOutput
 from benchmarks.own_runs import lines_of, train
+from benchmarks.random_models import random_qwen3
 from benchmarks.report import ROOT, describe, machine, markdown_table, write_results
 
 CONF = ROOT / "tutorial" / "example_calculator" / "calculator.yaml"
@@ -33,44 +34,13 @@ class ByChance(Workflow):
         return WorkflowOutput(reward=float(len(reply["content"]) % 2))
 
 
-def random_qwen3(folder: Path) -> float:
-    """Write a model of Qwen3-0.6B's shape in bfloat16 and the small model's tokenizer; return its number of weights."""
-    import torch
-    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
-    from transformers.models.auto.tokenization_auto import AutoTokenizer
-    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
-
-    from astune.engine.model_files import resolve_model
-
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model("builtin:smollm2-135m"))
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return float(sum(parameter.numel() for parameter in model.parameters()))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()
     facts = machine()
     with tempfile.TemporaryDirectory() as scratch:
-        weights = random_qwen3(Path(scratch) / "model")
+        weights = random_qwen3(Path(scratch) / "model", "0.6B")
         settings = {
             "model.path": f"{scratch}/model",
             "model.lora.rank": 16,

@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,16 @@ class Measured:
     seconds: float
     memory_mib: float | None
     work: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What was measured of this trainer; the speed-up is the tree's over packed timelines."""
+
+    timelines: int
+    packed: Measured
+    tree: Measured
+    speedup: float
 
 
 @dataclass
@@ -114,10 +124,13 @@ class Trace:
 
 
 class Bench:
-    """One model, loaded twice: as it is trained, and as transformers has it."""
+    """One model as it is trained, and as transformers has it where a naive pass is asked for."""
 
-    def __init__(self, folder: Path, tokens_per_microbatch: int, *, device: Device, measured: str) -> None:
+    def __init__(
+        self, folder: Path, tokens_per_microbatch: int, *, device: Device, measured: str = "", rank: int = 0
+    ) -> None:
         import torch
+        from transformers.models.auto.configuration_auto import AutoConfig
         from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
         from astune.algorithm import GRPO
@@ -125,41 +138,58 @@ class Bench:
         from astune.trainer.loss import PolicyLoss
         from astune.trainer.policy_model import PolicyModel
 
-        self._model = PolicyModel.load(folder, ModelConfig(device=device, dtype="bfloat16"), seed=0)
-        self._plain: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.bfloat16, attn_implementation="sdpa"
-        )
-        self._plain.eval().to(self._model.device)
+        settings = ModelConfig.model_validate({"device": device, "dtype": "bfloat16", "lora": {"rank": rank}})
+        self._model = PolicyModel.load(folder, settings, seed=0)
+        self._folder = folder
+        with torch.device("meta"):
+            self._shape: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
         self._tokens = tokens_per_microbatch
         self._measured = measured
         self._loss = PolicyLoss(GRPO(), LossConfig())
 
     @property
     def vocabulary(self) -> int:
-        return self._plain.config.vocab_size
+        return self._shape.config.vocab_size
+
+    @cached_property
+    def _plain(self) -> Any:
+        import torch
+        from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            self._folder, dtype=torch.bfloat16, attn_implementation="sdpa"
+        )
+        return model.eval().to(self._model.device)
 
     def measure(self, name: str, groups: Sequence[Any], *, branching: bool, repetitions: int, share: float) -> Trace:
+        ours = self.ours(name, groups, repetitions, with_memory=branching)
+        samples = list(samples_of(groups))
+        naive = self._naive(samples, share, with_memory=branching)
+        print(f"  {name}: naive {naive.seconds:.1f} s", flush=True)
+        return Trace(
+            name, branching, len(samples), ours.timelines, naive, ours.packed, ours.tree, ours.speedup, self._measured
+        )
+
+    def ours(self, name: str, groups: Sequence[Any], repetitions: int, *, with_memory: bool) -> Ours:
+        """The passes of this trainer."""
         from astune.algorithm import advantages_of
         from astune.trainer.microbatch import Layout
         from astune.trainer.samples import weighted
 
         timelines = weighted(groups, advantages_of(self._loss.algorithm, groups), "episode")
-        samples = list(samples_of(groups))
         layouts: tuple[Layout | None, ...] = (
             None,
             "rows",
         )  # rows last, so that their memory is there when they are timed
-        counted = {layout: self._count(timelines, layout, with_memory=branching) for layout in layouts}
+        counted = {layout: self._count(timelines, layout, with_memory=with_memory) for layout in layouts}
         seconds: dict[Layout | None, list[float]] = {layout: [] for layout in layouts}
         for repetition in range(repetitions):
             for layout in layouts[:: 1 if repetition % 2 == 0 else -1]:
                 seconds[layout].append(_steady_seconds(lambda layout=layout: self._train(timelines, layout)))
                 print(f"  {name}: {'tree' if layout is None else 'packed'} {seconds[layout][-1]:.1f} s", flush=True)
-        naive = self._naive(samples, share, with_memory=branching)
-        print(f"  {name}: naive {naive.seconds:.1f} s", flush=True)
         tree, packed = (replace(counted[layout], seconds=statistics.median(seconds[layout])) for layout in layouts)
         speedup = statistics.median(row / shared for row, shared in zip(seconds["rows"], seconds[None], strict=True))
-        return Trace(name, branching, len(samples), len(timelines), naive, packed, tree, speedup, self._measured)
+        return Ours(len(timelines), packed, tree, speedup)
 
     def _train(self, timelines: Sequence[Any], layout: Any) -> None:
         """What a training step does from timelines to the gradient."""
@@ -184,12 +214,12 @@ class Bench:
     def _work(self, microbatch: Any) -> float:
         """Of the products with weights, of attention (two forward, five backward, one of them a second time), and of
         the head."""
-        config = self._plain.config
+        config = self._shape.config
         n_head = config.hidden_size * config.vocab_size
-        n_layers = sum(parameter.numel() for parameter in self._plain.model.layers.parameters())
+        n_layers = sum(parameter.numel() for parameter in self._shape.model.layers.parameters())
         n_seen = int((microbatch.position_ids_T + 1).sum())
         attended = (
-            config.num_hidden_layers * config.num_attention_heads * self._plain.model.layers[0].self_attn.head_dim
+            config.num_hidden_layers * config.num_attention_heads * self._shape.model.layers[0].self_attn.head_dim
         )
         return (
             6.0 * n_layers * len(microbatch.token_ids_T)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.gguf_file import gguf_file
 from benchmarks.peer_process import Drawn, PeerProcess
@@ -39,25 +39,25 @@ class Side:
 
 
 @asynccontextmanager
-async def ours(folder: Path) -> AsyncIterator[list[Side]]:
-    """Both of ours; one alone on a GPU, and where this CPU has no products in 8 bits."""
+async def ours(folder: Path, **settings: Any) -> AsyncIterator[list[Side]]:
+    """Both of ours; one alone on a GPU, and where this CPU has no products in 8 bits. `settings` are the engine's."""
     from astune.engine.local.device import pick_device, pick_dtype, takes_int8
 
     device = pick_device("auto")
     async with AsyncExitStack() as stack:
         in_int8 = device.type == "cpu" and takes_int8(pick_dtype("auto", device))
         names = [name for name in OURS if OURS[name] == "none" or in_int8]
-        yield [await stack.enter_async_context(_ours(folder, name)) for name in names]
+        yield [await stack.enter_async_context(_ours(folder, name, settings)) for name in names]
 
 
 @asynccontextmanager
-async def _ours(folder: Path, name: str) -> AsyncIterator[Side]:
+async def _ours(folder: Path, name: str, settings: dict[str, Any]) -> AsyncIterator[Side]:
     from astune.config.schema import EngineConfig, ModelConfig
     from astune.engine.local.in_process import InProcessEngine
     from astune.schema import SamplingParams
 
-    settings = EngineConfig.model_validate({"quantization": OURS[name]})
-    engine = InProcessEngine.load(folder, model=ModelConfig(), engine=settings, max_model_len=MAX_MODEL_LEN)
+    own = EngineConfig.model_validate({**settings, "quantization": OURS[name]})
+    engine = InProcessEngine.load(folder, model=ModelConfig(), engine=own, max_model_len=MAX_MODEL_LEN)
     engine.open_session("whole benchmark")  # the last session's end empties the cache, and peers keep theirs
 
     async def generate(prompt: list[int], max_tokens: int, session: str) -> Drawn:

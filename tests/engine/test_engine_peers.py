@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,7 +153,7 @@ async def test_8_bits_are_measured_on_a_cpu_alone(
     kind: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @asynccontextmanager
-    async def side(_: Path, name: str) -> AsyncIterator[Side]:
+    async def side(_: Path, name: str, settings: dict[str, Any]) -> AsyncIterator[Side]:
         yield Side(name, _unused)
 
     monkeypatch.setattr(engine_sides, "_ours", side)
