@@ -6,8 +6,10 @@ VENV := .venv/bin
 AGENTSCOPE := 1.0.7 1.0.12 1.0.21
 AGENTSCOPE_TESTS := tests/workflow tests/rollout/test_agentscope_episode.py tests/letter/test_documents.py \
   tests/tutorial/test_example_math_agent.py tests/tutorial/test_example_appworld.py
+COMPILED_TESTS := tests/engine/test_compiled.py tests/engine/test_products.py tests/engine/test_kernels.py \
+  tests/engine/test_quantization.py tests/engine/test_decoder.py tests/trainer/test_tree_attention.py
 
-.PHONY: help install demo test check format docs site ui fuzz chaos effective kills faults-gateway redteam held soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
+.PHONY: help install demo test test-emulated check format docs site ui fuzz chaos effective kills faults-gateway redteam held soak sbom audit pictures demo-picture viewer-pictures lock e2e-install e2e-agents e2e-agentscope e2e-trackers e2e-data e2e-debug e2e-flywheel e2e-letter e2e-multiagent e2e-prompts e2e-sweep e2e-vllm e2e-verl e2e-trinity e2e-gpu clean
 
 help: ## list all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -21,6 +23,9 @@ demo: ## train a small real model to use a calculator, in minutes on a laptop; i
 
 test: install ## run all tests, in as many processes as there are cores, up to four
 	@OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+test-emulated: install ## tests of the compiled sources as on processors with AVX512 and with AMX, whose instructions are emulated
+	@for processor in avx512 amx; do ASTUNE_EMULATED=$$processor $(VENV)/python -m pytest -p no:xdist -k "not oneDNN" $(COMPILED_TESTS) || exit 1; done
 
 check: install ## check format, lint and types, and run the fast tests
 	@$(VENV)/ruff format --check .

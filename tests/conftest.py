@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 import uvicorn.server
+from emulated import EMULATED, emulate
 from examples import FAST_TIER, examples, some
 from hypothesis import settings
 from warm_commands import STAND_IN, keep_environment, start_warm_process
@@ -42,6 +43,8 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 2**33
 keep_environment()
+if EMULATED in os.environ:
+    emulate(os.environ[EMULATED])
 
 
 def pytest_configure(config: pytest.Config) -> None:
