@@ -23,6 +23,8 @@ _FREED = 1 << 27
 """Freed blocks on a CPU that a phase has not returned yet, for a training step as in `astune/trainer/recompute.py`."""
 _LOGITS_AT_ONCE = 1 << 24
 """Elements of the local trainer's logits, which it makes a chunk at a time (`astune/trainer/head.py`)."""
+_LOGITS_ON_GPU = 1 << 27
+"""The same on a GPU, where a chunk is in float32 as well, whole."""
 _OPTIMISER_BYTES = 12
 """A float32 gradient and AdamW's two moments."""
 _MOMENTS_BYTES = 8
@@ -163,7 +165,7 @@ def local_memory(config: AstuneConfig, shape: ModelShape, *, on_gpu: bool, in_bf
     training = always | {
         **_sums([each for each, _ in phases]),
         "activations": max(each.local_activations(tokens) * width for base, each in bases if base.trained),
-        "logits": _LOGITS_AT_ONCE * width,
+        "logits": _LOGITS_ON_GPU * (width + _FLOAT32) if on_gpu else _LOGITS_AT_ONCE * width,
     }
     sampling = always | _sums([each for _, each in phases])
     larger = max((training, "while it trains"), (sampling, "while episodes run"), key=lambda one: sum(one[0].values()))
