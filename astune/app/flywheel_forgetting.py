@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from astune.app.flywheel_tasks import TRAINED_QUESTIONS, trained_questions
+from astune.app.flywheel_tasks import FRESH_TASKS, TRAINED_QUESTIONS, trained_questions
 from astune.flywheel import Turn, Turns
 from astune.schema import ConfigError, RunStoreError
 
@@ -42,7 +42,7 @@ def forget_turns(folder: Path, digests: Collection[str]) -> list[Turn]:
 def _forget(folder: Path, turn: Turn) -> None:
     """The turn's own files last, which name the others: a killed command is repeated. Digests of what was trained stay,
     so that no later turn asks it as a fresh question."""
-    fresh = turn.folder / "fresh.jsonl"
+    fresh = turn.folder / FRESH_TASKS
     tasks = (
         {json.loads(line)["task_id"] for line in fresh.read_text().split("\n") if line} if fresh.is_file() else set()
     )
