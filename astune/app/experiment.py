@@ -40,6 +40,16 @@ class Experiment:
     conf: Path | None = None
     run_path: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError if a run could not write the configuration into its folder."""
+        try:
+            self.config.model_dump_json()
+        except PydanticSerializationError as cause:
+            raise ConfigError(
+                f"a value cannot be written into the run's folder: {cause}",
+                hint="give what YAML can write: numbers, texts, lists and mappings",
+            ) from cause
+
     @classmethod
     def of(
         cls,
@@ -60,8 +70,8 @@ class Experiment:
         tasks = APPWORLD_TASKS if appworld else None
         path, layers = None, [plain(values or {})]
         if isinstance(source, AstuneConfig):
-            layers.insert(0, source.model_dump(mode="json"))
-        elif isinstance(source, Mapping):
+            source = source.model_dump()
+        if isinstance(source, Mapping):
             layers.insert(0, plain(source))
         elif isinstance(source, str | PathLike):
             path = Path(source)
@@ -70,7 +80,7 @@ class Experiment:
                 f"an experiment is a YAML file, a mapping or an AstuneConfig, not {type(source).__name__}",
                 hint="pass the file's path; `run.config` is the configuration of a run, and astune.resume continues it",
             )
-        return cls(_writable(load_config(path, overrides, tasks=tasks, values=layers)), path)
+        return cls(load_config(path, overrides, tasks=tasks, values=layers), path)
 
     @classmethod
     def resumed(
@@ -92,7 +102,7 @@ class Experiment:
         layers = [plain(values or {})]
         named = None if run is None else Path(run)
         if conf is not None:
-            config = _writable(load_config(conf, overrides, values=layers))
+            config = load_config(conf, overrides, values=layers)
             named = named or config.record_dir / config.experiment_name
             found = resolve_run(named, record_dir=config.record_dir, prefer="training")
             experiment = cls(config, conf, found)
@@ -103,7 +113,7 @@ class Experiment:
                     f"{directory.path} was ended before it had begun, so there is nothing to resume",
                     hint="start the experiment again with --conf",
                 )
-            config = _writable(load_saved(directory.config_path, overrides, values=layers))
+            config = load_saved(directory.config_path, overrides, values=layers)
             found = directory.path
             experiment = cls(config, config_path_of(directory.backup), found)
         if not experiment.backbone.trains:
@@ -163,18 +173,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "astune.") -> dict[str, object]
     for name, value in data.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
-
-
-def _writable(config: AstuneConfig) -> AstuneConfig:
-    """Return the same. Raises ConfigError if a run could not write it into its folder."""
-    try:
-        config.model_dump_json()
-    except PydanticSerializationError as cause:
-        raise ConfigError(
-            f"a value cannot be written into the run's folder: {cause}",
-            hint="give what YAML can write: numbers, texts, lists and mappings",
-        ) from cause
-    return config
 
 
 def plain(value: Any) -> Any:

@@ -100,6 +100,8 @@ def test_a_run_has_no_other_split_than_those_of_its_rows(tmp_path):
 def test_numbers_and_arrays_of_numpy_are_those_of_python():
     params = {"ends": np.array([1, 2]), "size": np.int64(3), "part": np.float32(0.5)}
     config = Experiment.of({}, values={"rollout.params": params, "trainer.total_steps": np.int64(7)}).config
+    given = astune.AstuneConfig.model_validate({"rollout": {"params": params}, "trainer": {"total_steps": 7}})
+    assert Experiment.of(given).config == config
     assert config.trainer.total_steps == 7
     assert Experiment.of(config).config.rollout.params == {"ends": [1, 2], "size": 3, "part": 0.5}
 
@@ -107,6 +109,8 @@ def test_numbers_and_arrays_of_numpy_are_those_of_python():
 def test_a_value_that_no_file_can_hold_is_refused_before_anything_starts():
     with pytest.raises(astune.ConfigError, match="a value cannot be written into the run's folder"):
         astune.train({}, **{"rollout.params": {"client": object()}})
+    with pytest.raises(astune.ConfigError, match="a value cannot be written into the run's folder"):
+        astune.train(astune.AstuneConfig.model_validate({"rollout": {"params": {"client": object()}}}))
 
 
 def test_an_unknown_key_names_the_nearest_one():
