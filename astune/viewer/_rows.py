@@ -40,7 +40,7 @@ class TasksAsked:
 
 
 def page_of(
-    run: ViewedRun, wanted: EpisodeFilter, order: EpisodeOrder, sought: Sought, *, offset: int, limit: int
+    run: ViewedRun, wanted: EpisodeFilter, sought: Sought, order: EpisodeOrder, *, offset: int, limit: int
 ) -> dict[str, Any]:
     """A page of the episodes that are wanted, and how many there are in all."""
     wanted, text = searched(run, wanted, sought), sought.text
@@ -80,7 +80,7 @@ def _policy_counts(run: ViewedRun, wanted: EpisodeFilter, sought: Sought) -> lis
 
 
 def tasks_of(
-    run: ViewedRun, wanted: EpisodeFilter, asked: TasksAsked, sought: Sought, *, offset: int, limit: int
+    run: ViewedRun, wanted: EpisodeFilter, sought: Sought, asked: TasksAsked, *, offset: int, limit: int
 ) -> dict[str, Any]:
     """A page of the tasks that the wanted episodes played, each with its success from step to step."""
     wanted = searched(run, wanted, sought)
@@ -105,7 +105,6 @@ def row_json(row: EpisodeRow, question: str, snippet: Snippet | None = None) -> 
         "question": question,
         "n_trained": 0 if row.untrained is not None else row.n_trained,
         "error_text": row.error_text[:_ERROR_CHARACTERS] if row.error_text is not None else None,
-        "agents": row.agents or [],
         "advantage": advantage_of(row.advantages),
         "snippet": asdict(snippet) if snippet is not None else None,
     }

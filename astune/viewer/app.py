@@ -17,6 +17,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from astune.feedback.sessions import SessionFilter
+from astune.runs import EpisodeFilter
 from astune.schema import AstuneError, ConfigError
 from astune.viewer._access import guarded
 from astune.viewer._answers import Refusal, defect, http_error, json_answer, refused, unreadable
@@ -24,16 +26,8 @@ from astune.viewer._api import Api
 from astune.viewer._conversations import Conversations
 from astune.viewer._events import Pulse, Watched, WatchedFolder, WatchedRun
 from astune.viewer._library import Library
-from astune.viewer._question import (
-    Question,
-    filter_of,
-    order_of,
-    session_order,
-    sessions_wanted,
-    sought_in,
-    tasks_asked,
-)
-from astune.viewer._rows import facets_of, page_of, tasks_of
+from astune.viewer._question import Question
+from astune.viewer._rows import Sought, facets_of, page_of, tasks_of
 from astune.viewer._run import ViewedRun
 from astune.viewer._turn import turn_page
 from astune.viewer.export import NOT_BUILT, STATIC, report_html
@@ -75,26 +69,22 @@ def new_app(
 def answers_by_name(api: Api) -> dict[str, Callable[[Question], object]]:
     """Return what answers each question of `/api/NAME` that is asked with GET and answered in JSON."""
 
-    def run(asked: Question) -> ViewedRun:
-        return api.library.run(asked.text("run"))
+    def found(asked: Question) -> tuple[ViewedRun, EpisodeFilter, Sought]:
+        return api.library.run(asked.text("run")), asked.conditions(EpisodeFilter), asked.conditions(Sought)
 
     return {
         "open": lambda _: api.open(),
         "runs": lambda _: api.runs(),
         "run": lambda asked: api.run(asked.text("run")),
         "outcome": lambda asked: api.outcome(asked.text("run")),
-        "episodes": lambda asked: page_of(
-            run(asked), filter_of(asked), order_of(asked), sought_in(asked), **asked.page()
-        ),
-        "facets": lambda asked: facets_of(run(asked), filter_of(asked), sought_in(asked)),
-        "tasks": lambda asked: tasks_of(
-            run(asked), filter_of(asked), tasks_asked(asked), sought_in(asked), **asked.page()
-        ),
+        "episodes": lambda asked: page_of(*found(asked), asked.episode_order(), **asked.page()),
+        "facets": lambda asked: facets_of(*found(asked)),
+        "tasks": lambda asked: tasks_of(*found(asked), asked.tasks(), **asked.page()),
         "episode": lambda asked: api.episode(asked.text("run"), asked.text("id")),
         "revision": lambda asked: api.revision(asked.text("run"), asked.text("id")),
         "tokens": lambda asked: api.tokens(asked.text("run"), asked.text("id"), asked.count("timeline", 0)),
         "conversations": lambda asked: api.conversations.page(
-            sessions_wanted(asked), session_order(asked), **asked.page()
+            asked.conditions(SessionFilter), asked.session_order(), **asked.page()
         ),
         "conversation_counts": lambda _: api.conversations.counts(),
         "conversation": lambda asked: api.conversations.session(asked.text("id")),
