@@ -32,8 +32,7 @@ from astune.runs._schema import (
     column_text,
     connect,
     create,
-    migrate,
-    version_of,
+    require_version,
 )
 from astune.runs.episodes import EpisodeReader
 from astune.runs.texts import folded, joined
@@ -299,8 +298,7 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
         if not path.exists():
             _create(path)
         connection = connect(path)
-        if version_of(connection, path) == 1:
-            migrate(connection)
+        require_version(connection, path)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except (sqlite3.Error, OSError) as cause:
