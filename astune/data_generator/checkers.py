@@ -11,11 +11,10 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from astune.config.sandbox import SandboxConfig
 from astune.data_generator.draft import Draft
-from astune.data_generator.filters import Answerable
+from astune.data_generator.filters import answerable
 from astune.data_generator.solving import Solver, plainly_same
 from astune.helper_model import Form, HelperModel, data
 from astune.sandbox import shared_sandbox
@@ -39,7 +38,6 @@ class Checked:
         others: answers of other tasks, which have to be refused unless they are the same.
     """
 
-    name: ClassVar[str] = "checkers"
     model: HelperModel
     solver: Solver
     sandbox: SandboxConfig
@@ -55,7 +53,7 @@ class Checked:
         sources = [each.source for each in written if each.computable and each.source.strip()]
         enough = self.solver.majority()
         if len(sources) < enough:
-            return await Answerable(self.solver)(draft)
+            return await answerable(draft, self.solver)
         wrong = wrong_answers(draft.answer, self.others)
         answers = [draft.answer, *wrong]
         found = await gathered(*(judged(source, answers, self.sandbox) for source in sources))

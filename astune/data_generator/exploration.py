@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from astune.data_generator.draft import Draft
 from astune.env_service.base import text_of
@@ -107,27 +107,23 @@ class ExplorationSource:
         return beginning, walked
 
 
-class Reproduced:
-    """Executed again in a fresh world, the actions reach the objective with the last one and not before."""
-
-    name: ClassVar[str] = "executed again"
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        actions: list[str] = draft.made_of[ACTIONS]
-        handle = _opened(draft.task())
-        try:
-            if draft.answer in _text((await handle.create()).state):
-                return "it is reached before anything is done"
-            number = 0
-            terminated = False
-            while number < len(actions) and not terminated:
-                terminated = (await handle.step(_message_of(actions[number]))).is_terminated
-                number += 1
-            if not await handle.evaluate():
-                return "executed again, it is not reached"
-            return draft if number == len(actions) else "fewer actions are enough"
-        finally:
-            await handle.release()
+async def reproduced(draft: Draft) -> Draft | str:
+    """Check that the actions, executed again in a fresh world, reach the objective with the last one and not before."""
+    actions: list[str] = draft.made_of[ACTIONS]
+    handle = _opened(draft.task())
+    try:
+        if draft.answer in _text((await handle.create()).state):
+            return "it is reached before anything is done"
+        number = 0
+        terminated = False
+        while number < len(actions) and not terminated:
+            terminated = (await handle.step(_message_of(actions[number]))).is_terminated
+            number += 1
+        if not await handle.evaluate():
+            return "executed again, it is not reached"
+        return draft if number == len(actions) else "fewer actions are enough"
+    finally:
+        await handle.release()
 
 
 def _opened(task: Task) -> EnvironmentHandle:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from astune.data_generator.draft import Draft
 from astune.data_generator.duplicates import Duplicates
-from astune.data_generator.passages import Passage
 from astune.data_generator.solving import Solver, bare
 from astune.env_service.objective import OBJECTIVE
 from astune.scoring.math_answer import is_number
@@ -25,36 +23,24 @@ _POINTS_AT_PASSAGE = re.compile(
 _MARKED = re.compile(r"(?<![\w-])[-$@#%~/\\+=]+\w[\w-]*|\w[+#]+(?!\w)")
 
 
-class WellFormed:
-    """A question and an answer of a sensible length, which can be understood without the passage."""
+async def well_formed(draft: Draft, *, passage_is_shown: bool) -> Draft | str:
+    """Check the lengths of question and answer, and that they can be understood without the passage."""
+    if not bare(draft.question) or not draft.answer.strip():
+        return "the question or the answer is empty"
+    if len(draft.question) > _LONGEST_QUESTION or len(draft.answer) > _LONGEST_ANSWER:
+        return "the question or the answer is too long"
+    if draft.passages and not passage_is_shown and _POINTS_AT_PASSAGE.search(draft.question):
+        return "the question points at a passage that is not shown"
+    return draft
 
-    name: ClassVar[str] = "form"
 
-    def __init__(self, *, passage_is_shown: bool) -> None:
-        self._passage_is_shown = passage_is_shown
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        if not bare(draft.question) or not draft.answer.strip():
-            return "the question or the answer is empty"
-        if len(draft.question) > _LONGEST_QUESTION or len(draft.answer) > _LONGEST_ANSWER:
-            return "the question or the answer is too long"
-        if draft.passages and not self._passage_is_shown and _POINTS_AT_PASSAGE.search(draft.question):
-            return "the question points at a passage that is not shown"
+async def no_leak(draft: Draft) -> Draft | str:
+    """Check that the answer does not stand in the question. A number may, where no passage gave it: that is chance."""
+    if not draft.passages and is_number(draft.answer):
         return draft
-
-
-class NoLeak:
-    """The answer does not stand in the question. A number may, where no passage gave it: that is chance."""
-
-    name: ClassVar[str] = "leak"
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        if not draft.passages and is_number(draft.answer):
-            return draft
-        stands = f" {bare(draft.answer)} " in f" {bare(draft.question)} " and _marked(draft.answer) <= _marked(
-            draft.question
-        )
-        return "the answer stands in the question" if stands else draft
+    stands = f" {bare(draft.answer)} " in f" {bare(draft.question)} "
+    leaks = stands and _marked(draft.answer) <= _marked(draft.question)
+    return "the answer stands in the question" if leaks else draft
 
 
 def _marked(text: str) -> set[str]:
@@ -62,28 +48,23 @@ def _marked(text: str) -> set[str]:
     return {found.lower() for found in _MARKED.findall(text)}
 
 
-class Evidence:
+async def has_evidence(draft: Draft) -> Draft | str:
     """Check that quoted evidence is in the passages, and with several passages in each."""
-
-    name: ClassVar[str] = "evidence"
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        if not any(bare(each) for each in draft.evidence):
-            return "no evidence is quoted"
-        texts = [bare(passage.text) for passage in draft.passages]
-        quotes = [bare(each) for each in draft.evidence if bare(each)]
-        if not all(any(quote in text for text in texts) for quote in quotes):
-            return "what is quoted does not stand in the passage"
-        if not all(any(quote in text for quote in quotes) for text in texts):
-            return "a passage gives nothing to the answer"
-        return draft
+    if not any(bare(each) for each in draft.evidence):
+        return "no evidence is quoted"
+    texts = [bare(passage.text) for passage in draft.passages]
+    quotes = [bare(each) for each in draft.evidence if bare(each)]
+    if not all(any(quote in text for text in texts) for quote in quotes):
+        return "what is quoted does not stand in the passage"
+    if not all(any(quote in text for quote in quotes) for text in texts):
+        return "a passage gives nothing to the answer"
+    return draft
 
 
 @dataclass
 class New:
     """Nobody has asked this before, or in this world."""
 
-    name: ClassVar[str] = "duplicates"
     asked: dict[str, Duplicates] = field(default_factory=lambda: defaultdict(Duplicates))
 
     async def __call__(self, draft: Draft) -> Draft | str:
@@ -95,52 +76,30 @@ class New:
         return "asked already, word for word" if bare(twin) == bare(draft.question) else "asked already, nearly"
 
 
-@dataclass
-class Answerable:
-    """Solved again, most tries give the answer that it came with."""
-
-    name: ClassVar[str] = "answers"
-    solver: Solver
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        answers = await self.solver.answers(draft.question, draft.passages)
-        enough = self.solver.majority()
-        if len(answers) < enough:
-            return "it cannot be answered" + (" from its passage" if draft.passages else "")
-        if await self.solver.agreeing(answers, draft.answer, draft.question) >= enough:
-            return draft
-        if max([await self.solver.agreeing(answers, each, draft.question) for each in answers]) >= enough:
-            return "solved again, the answer is another"
-        return "solved again, the answers disagree"
-
-
-@dataclass
-class NeedsAllPassages:
-    """Check that none of several passages is enough by itself."""
-
-    name: ClassVar[str] = "one passage"
-    solver: Solver
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        for passage in draft.passages if len(draft.passages) > 1 else ():
-            if await _answered(self.solver, draft, [passage]):
-                return "one of its passages is enough"
+async def answerable(draft: Draft, solver: Solver) -> Draft | str:
+    """Check that most tries to solve it again give the answer that it came with."""
+    answers = await solver.answers(draft.question, draft.passages)
+    enough = solver.majority()
+    if len(answers) < enough:
+        return "it cannot be answered" + (" from its passage" if draft.passages else "")
+    if await solver.agreeing(answers, draft.answer, draft.question) >= enough:
         return draft
+    if max([await solver.agreeing(answers, each, draft.question) for each in answers]) >= enough:
+        return "solved again, the answer is another"
+    return "solved again, the answers disagree"
 
 
-@dataclass
-class ClosedBook:
-    """Without the passage the answer is not known."""
-
-    name: ClassVar[str] = "closed book"
-    solver: Solver
-
-    async def __call__(self, draft: Draft) -> Draft | str:
-        answers = await self.solver.answers(draft.question, [])
-        known = await self.solver.agreeing(answers, draft.answer, draft.question)
-        return "answered without its passage" if known >= self.solver.majority() else draft
+async def needs_all_passages(draft: Draft, solver: Solver) -> Draft | str:
+    """Check that none of several passages is enough by itself."""
+    for passage in draft.passages if len(draft.passages) > 1 else ():
+        answers = await solver.answers(draft.question, [passage], tries=1)
+        if await solver.agreeing(answers, draft.answer, draft.question):
+            return "one of its passages is enough"
+    return draft
 
 
-async def _answered(solver: Solver, draft: Draft, passages: list[Passage]) -> bool:
-    [*answers] = await solver.answers(draft.question, passages, tries=1)
-    return bool(await solver.agreeing(answers, draft.answer, draft.question))
+async def closed_book(draft: Draft, solver: Solver) -> Draft | str:
+    """Check that the answer is not known without the passage."""
+    answers = await solver.answers(draft.question, [])
+    known = await solver.agreeing(answers, draft.answer, draft.question)
+    return "answered without its passage" if known >= solver.majority() else draft

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
 
 from astune.data_generator.draft import Draft
 from astune.schema import UnusableAnswer, gathered
 
 _EXAMPLES = 3
 NOT_IN_FORM = "the helper model did not keep to the form"
-
-
-class Filter(Protocol):
-    """A check. It returns the draft, perhaps with what it found, or the reason for rejecting it."""
-
-    name: ClassVar[str]
-
-    async def __call__(self, draft: Draft) -> Draft | str: ...
+Check = Callable[[Draft], Awaitable[Draft | str]]
+"""Returns the draft, perhaps with what it found, or the reason for rejecting it."""
 
 
 @dataclass
@@ -37,23 +30,23 @@ class Stage:
 
 
 class Funnel:
-    """Filters in order, the cheap ones first.
+    """Filters by name in order, the cheap ones first.
 
     Args:
         on_checked: called after each filter with its name, how many drafts it kept and how many came to it.
     """
 
     def __init__(
-        self, filters: Sequence[Filter], on_checked: Callable[[str, int, int], object] = lambda *_: None
+        self, filters: Mapping[str, Check], on_checked: Callable[[str, int, int], object] = lambda *_: None
     ) -> None:
         self._filters = filters
         self._on_checked = on_checked
-        self.stages = [Stage(each.name) for each in filters]
+        self.stages = [Stage(name) for name in filters]
 
     async def passed(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Return the drafts that pass all filters, in order."""
         left = list(drafts)
-        for check, stage in zip(self._filters, self.stages, strict=True):
+        for check, stage in zip(self._filters.values(), self.stages, strict=True):
             found = await gathered(*(_checked(check, draft) for draft in left))
             stage.came += len(left)
             for draft, verdict in zip(left, found, strict=True):
@@ -65,7 +58,7 @@ class Funnel:
         return left
 
 
-async def _checked(check: Filter, draft: Draft) -> Draft | str:
+async def _checked(check: Check, draft: Draft) -> Draft | str:
     try:
         return await check(draft)
     except UnusableAnswer:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,17 +20,17 @@ from astune.config.sandbox import SandboxConfig
 from astune.data_generator.checkers import Checked
 from astune.data_generator.documents import Unread, read_documents
 from astune.data_generator.draft import Draft
-from astune.data_generator.exploration import ExplorationSource, Reproduced
+from astune.data_generator.exploration import ExplorationSource, reproduced
 from astune.data_generator.filters import (
-    Answerable,
-    ClosedBook,
-    Evidence,
-    NeedsAllPassages,
     New,
-    NoLeak,
-    WellFormed,
+    answerable,
+    closed_book,
+    has_evidence,
+    needs_all_passages,
+    no_leak,
+    well_formed,
 )
-from astune.data_generator.funnel import NOT_IN_FORM, Filter, Funnel, Stage
+from astune.data_generator.funnel import NOT_IN_FORM, Check, Funnel, Stage
 from astune.data_generator.passages import Count, Passage, passages_of
 from astune.data_generator.questions import QuestionSource
 from astune.data_generator.solving import Solver
@@ -126,22 +127,29 @@ async def make_tasks(
     for example in examples:
         new.asked[""].add(example.question)
     solver = Solver(model, config.tries)
+    whole_form = partial(well_formed, passage_is_shown=True)
     if material.worlds:
         walks = ExplorationSource(model, material.worlds, config.seed)
-        of_walks: list[Filter] = [WellFormed(passage_is_shown=True), new, Reproduced()]
+        of_walks = {"form": whole_form, "duplicates": new, "executed again": reproduced}
         kept += await _made(walks, of_walks, config.number, "explorations", stages, on_progress)
     if of_examples:
         variations = VariationSource(model, examples, config.axes, config.seed, material.held_out)
         checked = Checked(model, solver, sandbox, config.tries, [example.answer for example in examples])
-        of_variations: list[Filter] = [WellFormed(passage_is_shown=True), NoLeak(), new, checked]
+        of_variations = {"form": whole_form, "leak": no_leak, "duplicates": new, "checkers": checked}
         kept += await _made(variations, of_variations, of_examples, "variations", stages, on_progress)
     if passages and len(kept) < config.number:
         shown = [{"question": each.question, "answer": each.answer} for each in examples]
         questions = QuestionSource(model, passages, config.seed, shown)
-        of_questions: list[Filter] = [WellFormed(passage_is_shown=config.show_passage), NoLeak(), Evidence(), new]
-        of_questions += [Answerable(solver), NeedsAllPassages(solver)]
+        of_questions: dict[str, Check] = {
+            "form": partial(well_formed, passage_is_shown=config.show_passage),
+            "leak": no_leak,
+            "evidence": has_evidence,
+            "duplicates": new,
+            "answers": partial(answerable, solver=solver),
+            "one passage": partial(needs_all_passages, solver=solver),
+        }
         if config.closed_book:
-            of_questions.append(ClosedBook(solver))
+            of_questions["closed book"] = partial(closed_book, solver=solver)
         kept += await _made(questions, of_questions, config.number - len(kept), "questions", stages, on_progress)
     if not kept:
         reasons = "; ".join(f"{n} x {why}" for stage in stages for why, n in stage.dropped.most_common(2))
@@ -163,7 +171,7 @@ async def make_tasks(
 
 async def _made(
     source: Source,
-    filters: Sequence[Filter],
+    filters: Mapping[str, Check],
     number: int,
     what: str,
     stages: list[Stage],

@@ -38,6 +38,7 @@ class Vary:
     number: int
 
 
+@dataclass
 class VariationSource:
     """Drafts that vary the examples.
 
@@ -46,26 +47,20 @@ class VariationSource:
         held_out: ids of examples that are held out; those and the others are never composed with each other.
     """
 
-    def __init__(
-        self,
-        model: HelperModel,
-        examples: Sequence[Example],
-        axes: Sequence[str],
-        seed: int,
-        held_out: frozenset[str] = frozenset(),
-    ) -> None:
-        self._model = model
-        self._examples = examples
-        self._axes = axes
-        self._seed = seed
-        self._held_out = held_out
-        self._instructions = {axis: model.prompts.get(f"vary_{axis}") for axis in axes}
+    model: HelperModel
+    examples: Sequence[Example]
+    axes: Sequence[str]
+    seed: int
+    held_out: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._instructions = {axis: self.model.prompts.get(f"vary_{axis}") for axis in self.axes}
 
     def asks(self) -> Iterator[Vary]:
         """Yield the requests: every example along every axis, repeatedly, in an order drawn from the seed."""
         for number in range(_ROUNDS):
-            draw = random.Random(f"{self._seed}/{number}")
-            pairs = [(example, axis) for example in self._examples for axis in self._axes]
+            draw = random.Random(f"{self.seed}/{number}")
+            pairs = [(example, axis) for example in self.examples for axis in self.axes]
             draw.shuffle(pairs)
             for example, axis in pairs:
                 others = self._beside(example) if axis == COMPOSITION else []
@@ -75,7 +70,7 @@ class VariationSource:
     async def drafts(self, ask: Vary) -> list[Draft]:
         """Proposal of the helper model."""
         shown = [{"question": each.question, "answer": each.answer} for each in (ask.example, ask.other) if each]
-        varied = await self._model.ask_json(
+        varied = await self.model.ask_json(
             self._instructions[ask.axis], data(examples=shown), _Varied, number=ask.number
         )
         made_of = {"example": ask.example.task_id, "axis": ask.axis}
@@ -92,5 +87,5 @@ class VariationSource:
         ]
 
     def _beside(self, example: Example) -> list[Example]:
-        side = example.task_id in self._held_out
-        return [each for each in self._examples if each is not example and (each.task_id in self._held_out) == side]
+        side = example.task_id in self.held_out
+        return [each for each in self.examples if each is not example and (each.task_id in self.held_out) == side]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astune.data_generator.draft import Draft
-from astune.data_generator.filters import NoLeak
+from astune.data_generator.filters import no_leak
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ async def test_an_answer_with_marks_stands_in_its_question_with_its_marks_alone(
     question: str, answer: str, leaks: bool
 ) -> None:
     draft = Draft(question, answer, "group")
-    assert (await NoLeak()(draft) == "the answer stands in the question") is leaks
+    assert (await no_leak(draft) == "the answer stands in the question") is leaks
