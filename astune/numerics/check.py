@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import torch
@@ -81,6 +81,7 @@ class NumericsReport:
         return min((trial for trial in self.trials if trial.explains), key=lambda trial: trial.after, default=None)
 
 
+@dataclass
 class NumericsCheck:
     """Measures `policy`, which was loaded with a learning rate of zero, against `engine`.
 
@@ -90,51 +91,43 @@ class NumericsCheck:
         on_phase: receives a description of each phase.
     """
 
-    def __init__(
-        self,
-        config: AstuneConfig,
-        *,
-        policy: PolicyTrainer,
-        engine: InferenceEngine,
-        rollouts: RolloutPool,
-        order: TaskOrder,
-        folder: Path,
-        on_phase: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._policy = policy
-        self._engine = engine
-        self._rollouts = rollouts
-        self._order = order
-        self._folder = folder
-        self._on_phase = on_phase
+    config: AstuneConfig
+    _: KW_ONLY
+    policy: PolicyTrainer
+    engine: InferenceEngine
+    rollouts: RolloutPool
+    order: TaskOrder
+    folder: Path
+    on_phase: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._earlier: list[tuple[int, PolicyModel]] = []
-        self._random = torch.Generator().manual_seed(config.seed)
+        self._random = torch.Generator().manual_seed(self.config.seed)
 
     async def run(self, *, steps: int, tasks: int) -> NumericsReport:
         """Up to `steps` steps of `tasks` tasks; the first one that is beyond the limits is examined, and ends it.
         Raises TrainerError if no episode finished, or a number is not finite."""
-        report = NumericsReport(name_of(self._policy.model.dtype))
+        report = NumericsReport(name_of(self.policy.model.dtype))
         for step in range(1, steps + 1):
-            self._on_phase(f"step {step} of {steps}: rollouts")
+            self.on_phase(f"step {step} of {steps}: rollouts")
             groups = await self._roll_out(step, tasks)
             calls = recorded_calls(groups)
-            self._on_phase(f"step {step} of {steps}: the trainer's log-probabilities")
+            self.on_phase(f"step {step} of {steps}: the trainer's log-probabilities")
             measured = await asyncio.to_thread(self._measure, step, groups, calls)
             report.steps.append(measured)
             report.beyond.extend(self._beyond(measured))
             if report.beyond:
-                self._on_phase(f"step {step} of {steps}: looking for the cause")
+                self.on_phase(f"step {step} of {steps}: looking for the cause")
                 report.trials.extend(await asyncio.to_thread(self._examine, measured, calls))
                 break
             if step < steps:
-                self._on_phase(f"step {step} of {steps}: handing the weights over")
+                self.on_phase(f"step {step} of {steps}: handing the weights over")
                 await asyncio.to_thread(self._move_weights, calls, MOVED * measured.limits.mean)
-                await self._engine.load_weights(self._policy)
+                await self.engine.load_weights(self.policy)
         return report
 
     async def _roll_out(self, step: int, tasks: int) -> list[EpisodeGroup]:
-        groups = await self._rollouts.run_groups(self._order.take(tasks), step=step, split="train")
+        groups = await self.rollouts.run_groups(self.order.take(tasks), step=step, split="train")
         used = [group for group in groups if group.dropped is None]
         if not used:
             raise TrainerError(
@@ -145,9 +138,9 @@ class NumericsCheck:
 
     def _measure(self, step: int, groups: list[EpisodeGroup], calls: list[RecordedCall]) -> StepNumerics:
         """A training step with a learning rate of zero, and where the tokens lie in the trainer's distributions."""
-        version = self._policy.version
-        report = self._policy.step(batch_of(step, groups, self._policy.algorithm))
-        model, temperature = self._policy.model, self._config.rollout.temperature
+        version = self.policy.version
+        report = self.policy.step(batch_of(step, groups, self.policy.algorithm))
+        model, temperature = self.policy.model, self.config.rollout.temperature
         microbatches = self._packed(calls)
         draws = Draws.of(Reading.of(model, microbatches), model.head(temperature))
         limits = FLOAT32
@@ -168,13 +161,13 @@ class NumericsCheck:
     def _examine(self, measured: StepNumerics, calls: list[RecordedCall]) -> list[Trial]:
         def suspects(some: list[RecordedCall]) -> Suspects:
             return Suspects(
-                self._policy,
+                self.policy,
                 some,
                 version=measured.version,
                 earlier=self._earlier,
                 limits=measured.limits,
-                temperature=self._config.rollout.temperature,
-                folder=self._folder,
+                temperature=self.config.rollout.temperature,
+                folder=self.folder,
             )
 
         if measured.exceeded:
@@ -188,9 +181,9 @@ class NumericsCheck:
 
         The head's alone has to move them as far, where it is trained.
         """
-        model, temperature = self._policy.model, self._config.rollout.temperature
+        model, temperature = self.policy.model, self.config.rollout.temperature
         old = model.frozen()
-        self._earlier = [(self._policy.version - 1, old), *self._earlier[-1:]]  # each is a copy of the model
+        self._earlier = [(self.policy.version - 1, old), *self._earlier[-1:]]  # each is a copy of the model
         some = spread(calls, MOVED_CALLS)
         before_E = self._read(some).logprobs(old.head(temperature))
         head_is_trained = model.head(temperature).weight_grad_VD is not None
@@ -211,10 +204,10 @@ class NumericsCheck:
         )
 
     def _read(self, calls: list[RecordedCall]) -> Reading:
-        return Reading.of(self._policy.model, self._packed(calls))
+        return Reading.of(self.policy.model, self._packed(calls))
 
     def _packed(self, calls: list[RecordedCall]) -> list[MicroBatch]:
-        return self._policy.packed([call.timeline() for call in calls])
+        return self.policy.packed([call.timeline() for call in calls])
 
 
 def wrong_label(measured: StepNumerics) -> Trial:

@@ -6,7 +6,7 @@ A suspect that brings the differences below the limit is the cause. The look of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -45,6 +45,7 @@ class Trial:
     explains: bool
 
 
+@dataclass
 class Suspects:
     """The suspects of one step, whose calls should have been sampled with the weights that `policy` still has.
 
@@ -53,27 +54,19 @@ class Suspects:
         earlier: the version before it and the first one, with their weights.
     """
 
-    def __init__(
-        self,
-        policy: PolicyTrainer,
-        calls: Sequence[RecordedCall],
-        *,
-        version: int,
-        earlier: Sequence[tuple[int, PolicyModel]],
-        limits: Limits,
-        temperature: float,
-        folder: Path,
-    ) -> None:
-        self._policy = policy
-        self._model = policy.model
-        self._calls = calls
-        self._version = version
-        self._earlier = earlier
-        self._temperature = temperature
-        self._folder = folder
-        self._limits = limits
-        self._head = self._model.head(self._temperature)
-        self._reading = self._read(self._model, calls)
+    policy: PolicyTrainer
+    calls: Sequence[RecordedCall]
+    _: KW_ONLY
+    version: int
+    earlier: Sequence[tuple[int, PolicyModel]]
+    limits: Limits
+    temperature: float
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._model = self.policy.model
+        self._head = self._model.head(self.temperature)
+        self._reading = self._read(self._model, self.calls)
         self._before = self._reading.mismatch(self._head)
 
     def of_the_differences(self) -> Iterator[Trial]:
@@ -92,7 +85,7 @@ class Suspects:
 
         def trial(cause: str, assumption: str, hint: str, after: float) -> Trial:
             return Trial(
-                cause, assumption, hint, "evidence against the draws", before, after, after <= self._limits.evidence
+                cause, assumption, hint, "evidence against the draws", before, after, after <= self.limits.evidence
             )
 
         for kind, place_E in (("top_p", draws.above_E), ("top_k", draws.rank_E.float())):
@@ -109,7 +102,7 @@ class Suspects:
         yield trial(
             "temperature",
             f"tokens were drawn at temperature {temperature:.3g} and recorded with the probabilities at "
-            f"{self._temperature:g}",
+            f"{self.temperature:g}",
             "record log-probabilities of the distribution that is sampled from",
             Draws.of(self._reading, replace(self._head, temperature=temperature)).evidence(),
         )
@@ -118,15 +111,15 @@ class Suspects:
         """No temperature, as many engines record by default, then the best one in round numbers, then the best."""
         fitted = self._fitted_temperature()
         for temperature in dict.fromkeys([1.0, round(fitted, 2), fitted]):
-            if temperature == self._temperature:
+            if temperature == self.temperature:
                 continue
             trial = self._trial(
                 "temperature",
                 f"the recorded probabilities are those at temperature {temperature:.4g}, rollout.temperature is "
-                f"{self._temperature:g}",
+                f"{self.temperature:g}",
                 "record log-probabilities after the temperature is applied, and sample with rollout.temperature",
                 self._reading.mismatch(replace(self._head, temperature=temperature)),
-                limits=self._limits.at_logits_times(max(1.0, self._temperature / temperature)),
+                limits=self.limits.at_logits_times(max(1.0, self.temperature / temperature)),
             )
             yield trial
             if trial.explains:
@@ -146,13 +139,13 @@ class Suspects:
             )
 
     def _stale_weights(self) -> Iterator[Trial]:
-        for version, model in self._earlier:
+        for version, model in self.earlier:
             yield self._trial(
                 "stale weights",
-                f"tokens were sampled with weights version {version} after {self._version} was handed over",
+                f"tokens were sampled with weights version {version} after {self.version} was handed over",
                 "the engine has to take every tensor of load_weights, and forget cached keys and values, before it "
                 "samples again",
-                self._read(model, self._calls).mismatch(model.head(self._temperature)),
+                self._read(model, self.calls).mismatch(model.head(self.temperature)),
             )
 
     def _heads(self) -> Iterator[Trial]:
@@ -166,7 +159,7 @@ class Suspects:
 
     def _other_heads(self) -> Iterator[tuple[str, Tensor]]:
         own = self._head.weight_VD
-        for version, model in self._earlier:
+        for version, model in self.earlier:
             yield f"that of weights version {version}, below newer layers", model.head(1.0).weight_VD
         embeddings = self._model.causal_lm.get_input_embeddings().weight
         if embeddings.shape == own.shape and embeddings.data_ptr() != own.data_ptr():
@@ -174,12 +167,12 @@ class Suspects:
 
     def _prompts(self) -> Iterator[Trial]:
         text_config = self._model.causal_lm.config.get_text_config()
-        others = OtherPrompts(self._folder, getattr(text_config, "bos_token_id", None))
-        variants = [others.variants(call) for call in self._calls]
+        others = OtherPrompts(self.folder, getattr(text_config, "bos_token_id", None))
+        variants = [others.variants(call) for call in self.calls]
         for name in dict.fromkeys(name for named in variants for name in named):
             calls = [
                 replace(call, prompt_ids=named.get(name, call.prompt_ids))
-                for call, named in zip(self._calls, variants, strict=True)
+                for call, named in zip(self.calls, variants, strict=True)
             ]
             yield self._trial(
                 "template",
@@ -194,7 +187,7 @@ class Suspects:
         """
         own = self._model.dtype
         other = torch.bfloat16 if own == torch.float32 else torch.float32
-        rounding = rounding_of(self._model, other, self._reading.microbatches, self._temperature)
+        rounding = rounding_of(self._model, other, self._reading.microbatches, self.temperature)
         sizes = (
             (self._before.mean, rounding.mean, MEAN),
             (self._before.quantiles()["p99"], rounding.quantiles()["p99"], P99),
@@ -211,11 +204,11 @@ class Suspects:
         )
 
     def _trial(self, cause: str, assumption: str, hint: str, after: Mismatch, *, limits: Limits | None = None) -> Trial:
-        explains = not (limits or self._limits).exceeded_by(after) and after.mean < self._before.mean / 2
+        explains = not (limits or self.limits).exceeded_by(after) and after.mean < self._before.mean / 2
         return Trial(cause, assumption, hint, "mean difference", self._before.mean, after.mean, explains)
 
     def _read(self, model: PolicyModel, calls: Sequence[RecordedCall]) -> Reading:
-        return Reading.of(model, self._policy.packed([call.timeline() for call in calls]))
+        return Reading.of(model, self.policy.packed([call.timeline() for call in calls]))
 
     def _fitted_temperature(self) -> float:
         """The temperature at which the trainer's log-probabilities are nearest to the recorded ones."""
@@ -223,14 +216,14 @@ class Suspects:
         engine_N = self._reading.engine_logprobs[: len(token_N)].double()
 
         def error(temperature: float) -> float:
-            return float((_at(logprob_NV, token_N, self._temperature / temperature) - engine_N).abs().mean())
+            return float((_at(logprob_NV, token_N, self.temperature / temperature) - engine_N).abs().mean())
 
         return _minimum(error)
 
     def _likeliest_temperature(self) -> float:
         """The temperature at which the tokens that were drawn have the highest probability."""
         logprob_NV, token_N = self._some_distributions()
-        return _minimum(lambda temperature: -float(_at(logprob_NV, token_N, self._temperature / temperature).mean()))
+        return _minimum(lambda temperature: -float(_at(logprob_NV, token_N, self.temperature / temperature).mean()))
 
     def _some_distributions(self) -> tuple[Tensor, Tensor]:
         """The first tokens' distributions [N, V] as log-probabilities in float64, and the tokens [N]."""

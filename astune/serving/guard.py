@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -26,6 +27,7 @@ def nothing(_: Scope) -> bool:
     return False
 
 
+@dataclass(eq=False, repr=False)
 class Guard:
     """Pure ASGI middleware that refuses disallowed requests to our servers.
 
@@ -40,55 +42,44 @@ class Guard:
         reads_query: whether the token may also be sent as `?token=`, by a browser that opens a link.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        loopback: bool,
-        token: str | None,
-        max_body_bytes: int,
-        refuse: Refuse,
-        is_open: Callable[[Scope], bool] = _is_health,
-        is_page: Callable[[Scope], bool] = nothing,
-        reads_query: bool = False,
-    ) -> None:
-        self._app = app
-        self._loopback = loopback
-        self._token = token
-        self._max_body_bytes = max_body_bytes
-        self._refuse = refuse
-        self._is_open = is_open
-        self._is_page = is_page
-        self._reads_query = reads_query
+    app: ASGIApp
+    _: KW_ONLY
+    loopback: bool
+    token: str | None
+    max_body_bytes: int
+    refuse: Refuse
+    is_open: Callable[[Scope], bool] = _is_health
+    is_page: Callable[[Scope], bool] = nothing
+    reads_query: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         refusal = self._refusal(scope)
         try:
-            await (refusal or self._app)(scope, self._limited(receive), send)
+            await (refusal or self.app)(scope, self._limited(receive), send)
         except ClientDisconnect:
             return  # no client waits for the response
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
-        if self._loopback and not is_loopback(host_name(headers.get("host", ""))):
-            return self._refuse(403, "the Host header does not name this machine; use http://127.0.0.1")
-        if headers.get("sec-fetch-site") == "cross-site" and not self._is_page(scope):
-            return self._refuse(403, "pages of other sites are not answered")
-        if self._token is not None and not self._is_open(scope) and not self._gives(self._token, scope, headers):
-            return self._refuse(401, "the token is missing or wrong; send it as 'Authorization: Bearer TOKEN'")
+        if self.loopback and not is_loopback(host_name(headers.get("host", ""))):
+            return self.refuse(403, "the Host header does not name this machine; use http://127.0.0.1")
+        if headers.get("sec-fetch-site") == "cross-site" and not self.is_page(scope):
+            return self.refuse(403, "pages of other sites are not answered")
+        if self.token is not None and not self.is_open(scope) and not self._gives(self.token, scope, headers):
+            return self.refuse(401, "the token is missing or wrong; send it as 'Authorization: Bearer TOKEN'")
         length = headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body_bytes):
-            return self._refuse(413, self._too_large)
+        if length.isdecimal() and (len(length) > 18 or int(length) > self.max_body_bytes):
+            return self.refuse(413, self._too_large)
         return None
 
     def _gives(self, token: str, scope: Scope, headers: Headers) -> bool:
         if has_token(headers, token):
             return True
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        return self._reads_query and _same(given, token)
+        return self.reads_query and _same(given, token)
 
     def _limited(self, receive: Receive) -> Receive:
         """The same messages, until their bodies together exceed the limit."""
@@ -98,7 +89,7 @@ class Guard:
             nonlocal n_read
             message = await receive()
             n_read += len(message.get("body", b""))
-            if n_read > self._max_body_bytes:
+            if n_read > self.max_body_bytes:
                 raise HTTPException(413, self._too_large)
             return message
 
@@ -106,7 +97,7 @@ class Guard:
 
     @property
     def _too_large(self) -> str:
-        return f"the body is larger than {self._max_body_bytes} bytes"
+        return f"the body is larger than {self.max_body_bytes} bytes"
 
 
 def has_token(headers: Headers, token: str) -> bool:
