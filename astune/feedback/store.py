@@ -14,7 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -53,8 +53,10 @@ DELETE FROM messages WHERE id NOT IN (
 )
 """
 _TOKENS = "prompt_tokens, completion_tokens"
-_INTERACTION = f"id, session, user, client, model, last_message, tools, source, created_at, digest, {_TOKENS}"
-_RATING = "digest, interaction, rating, comment, corrected_answer, user, kind, weight, created_at"
+_INTERACTION = f"id, last_message, session, user, client, model, tools, source, created_at, {_TOKENS}, digest"
+"""Columns in the order of an interaction's fields, and its digest."""
+_RATING = "interaction, rating, comment, corrected_answer, user, kind, weight, created_at, digest"
+"""Columns in the order of a rating's fields, and its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +114,15 @@ class FeedbackStore:
                 tools=self._masker.all_of(interaction.tools),
                 user=known_user(interaction.user),
             )
-            row = (
-                masked.interaction_id,
-                masked.session,
-                masked.user,
-                masked.client,
-                masked.model,
-                self._last_of(masked.messages),
-                json.dumps(masked.tools, ensure_ascii=False),
-                masked.source,
-                masked.created_at,
-                masked.digest,
-                masked.prompt_tokens,
-                masked.completion_tokens,
-            )
-            new = self._file.execute(f"INSERT OR IGNORE INTO interactions ({_INTERACTION}) VALUES ({_marks(12)})", row)
-            if new.rowcount == 0:
+            row = {each.name: getattr(masked, each.name) for each in fields(masked)}
+            row |= {"messages": self._last_of(masked.messages), "tools": json.dumps(masked.tools, ensure_ascii=False)}
+            new = self._insert("interactions", _INTERACTION, *row.values(), masked.digest)
+            if not new:
                 self._file.execute(
                     "INSERT OR IGNORE INTO same_as SELECT ?, id FROM interactions WHERE digest = ? AND id != ?",
                     (masked.interaction_id, masked.digest, masked.interaction_id),
                 )
-            return new.rowcount > 0
+            return new
 
     def rate(self, rating: Rating) -> bool:
         """Store a rating; False where an equal one exists, which then has the later of both times: who says the same
@@ -155,18 +145,7 @@ class FeedbackStore:
             corrected_answer=None if corrected is None else self._masker.text(corrected),
             user=known_user(rating.user),
         )
-        row = (
-            masked.digest,
-            masked.interaction_id,
-            masked.rating,
-            masked.comment,
-            masked.corrected_answer,
-            masked.user,
-            masked.kind,
-            masked.weight,
-            masked.created_at,
-        )
-        new = self._file.execute(f"INSERT OR IGNORE INTO ratings ({_RATING}) VALUES ({_marks(9)})", row).rowcount > 0
+        new = self._insert("ratings", _RATING, *astuple(masked), masked.digest)
         if not new:
             again = "UPDATE ratings SET created_at = max(created_at, ?) WHERE digest = ?"
             self._file.execute(again, (masked.created_at, masked.digest))
@@ -183,25 +162,24 @@ class FeedbackStore:
         """All of them, or those with these digests, by session and time. Conversations share their messages."""
         ordered = f"SELECT {_INTERACTION} FROM interactions ORDER BY session, created_at, rowid"
         with self._transaction():
-            found = [row for row in self._file.execute(ordered) if only is None or row[9] in only]
+            found = [row for row in self._file.execute(ordered) if only is None or row[-1] in only]
             messages = {
                 identity: (parent, json.loads(message))
                 for identity, parent, message in self._file.execute("SELECT id, parent, message FROM messages")
             }
-        for identity, session, user, client, model, last, tools, source, created_at, _, *tokens in found:
+        for identity, last, session, user, client, model, tools, *rest, _ in found:
             read: list[Message] = []
             while last:
                 last, message = messages[last]
                 read.append(message)
-            known = (session, user, client, model, json.loads(tools), source, created_at)
-            yield Interaction(identity, read[::-1], *known, *tokens)
+            yield Interaction(identity, read[::-1], session, user, client, model, json.loads(tools), *rest)
 
     def ratings(self, only: Collection[str] | None = None) -> Iterator[Rating]:
         """All of them, or those with these digests, by interaction and time."""
         ordered = f"SELECT {_RATING} FROM ratings ORDER BY interaction, created_at, rowid"
         with self._transaction():
             rows = self._file.execute(ordered).fetchall()
-        for digest, *values in rows:
+        for *values, digest in rows:
             if only is None or digest in only:
                 yield Rating(*values)
 
@@ -244,6 +222,12 @@ class FeedbackStore:
 
     def close(self) -> None:
         self._file.close()
+
+    def _insert(self, table: str, columns: str, *values: object) -> bool:
+        """Add a row; False where an equal one exists."""
+        marks = ", ".join("?" * len(values))
+        added = self._file.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", values)
+        return added.rowcount > 0
 
     def _last_of(self, messages: Sequence[Message]) -> int:
         """The id of the last of these messages, of which those are added that no conversation begins with yet."""
@@ -341,7 +325,3 @@ def known_user(user: str) -> str:
     if not user or (len(user) == 18 and user.startswith("u:")):
         return user
     return "u:" + hashlib.sha256(f"astune user {user}".encode()).hexdigest()[:16]
-
-
-def _marks(n: int) -> str:
-    return ", ".join("?" * n)

@@ -44,12 +44,14 @@ class RemoteFile:
 class Hub(ABC):
     """A hub at one address; a context manager that holds its connections."""
 
+    usual: ClassVar[str]
+    """Its address, unless another one is named."""
     setting: ClassVar[str]
     """The environment variable that names another address."""
     token_setting: ClassVar[str]
 
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint.rstrip("/")
+    def __init__(self, endpoint: str = "") -> None:
+        self.endpoint = (endpoint or os.environ.get(self.setting, "") or self.usual).rstrip("/")
         token = self._token()
         self.client = httpx.Client(
             headers={"Accept-Encoding": "identity"} | (self._credentials(token) if token else {}),
@@ -125,11 +127,9 @@ class Hub(ABC):
 class HuggingFaceHub(Hub):
     """huggingface.co, or whatever mirror `HF_ENDPOINT` names."""
 
+    usual = "https://huggingface.co"
     setting = "HF_ENDPOINT"
     token_setting = "HF_TOKEN"
-
-    def __init__(self, endpoint: str = "") -> None:
-        super().__init__(endpoint or os.environ.get(self.setting, "") or "https://huggingface.co")
 
     def _list(self, dataset: str) -> Iterator[RemoteFile]:
         address: str | None = f"{self.endpoint}/api/datasets/{quote(dataset)}/tree/main?recursive=true"
@@ -169,12 +169,10 @@ class HuggingFaceHub(Hub):
 class ModelScopeHub(Hub):
     """modelscope.cn, or what `MODELSCOPE_ENDPOINT` names."""
 
+    usual = "https://modelscope.cn"
     setting = "MODELSCOPE_ENDPOINT"
     token_setting = "MODELSCOPE_API_TOKEN"
     _PAGE = 200
-
-    def __init__(self, endpoint: str = "") -> None:
-        super().__init__(endpoint or os.environ.get(self.setting, "") or "https://modelscope.cn")
 
     def _credentials(self, token: str) -> dict[str, str]:
         return super()._credentials(token) | {"Cookie": f"m_session_id={token}"}  # older parts of it read the cookie

@@ -17,6 +17,11 @@ from astune.viewer._rows import advantage_of, row_json
 from astune.viewer._settings import Settings, policies_of
 
 LEFT_OUT = "left out of the update"
+_AS_IT_IS = (
+    *("parent", "role", "agent", "name", "reasoning", "tool_call_id", "sampled", "trainable", "finish_reason"),
+    *("weights_version", "fork_cause", "n_sampled"),
+)
+"""Fields of a message that the page reads unchanged."""
 
 
 def read_episode(
@@ -98,25 +103,11 @@ def _message(
 ) -> dict[str, Any]:
     return {
         "node": node.node_id,
-        "parent": node.parent,
-        "role": node.role,
-        "agent": node.agent,
-        "name": node.name,
-        "content": plain(node.content),
-        "reasoning": node.reasoning,
-        "tool_calls": plain(node.tool_calls),
-        "tool_call_id": node.tool_call_id,
-        "tools": plain(node.tools),
+        **{name: getattr(node, name) for name in _AS_IT_IS},
+        **{name: plain(getattr(node, name)) for name in ("content", "tool_calls", "tools", "malformed_calls")},
         "images": [list(image) for image in node.images],
-        "malformed_calls": plain(node.malformed_calls),
-        "sampled": node.sampled,
-        "trainable": node.trainable,
-        "finish_reason": node.finish_reason,
-        "weights_version": node.weights_version,
-        "fork_cause": node.fork_cause,
         "constraint": _constraint_text(node.constraint),
         "n_tokens": len(node.token_ids),
-        "n_sampled": node.n_sampled,
         "logprob_sum": None if node.logprobs is None or episode.given else math.fsum(node.logprobs),
         "advantage": advantage,
         "raw": vocabulary.text(node.token_ids) if vocabulary is not None else None,
