@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
@@ -570,6 +571,30 @@ async def test_a_step_is_reported_once_and_none_is_left_out(tmp_path: Path) -> N
             episodes = await asyncio.to_thread(report_group, reports)
             with pytest.raises(RunStoreError, match=f"verl reported step {step} after step 0"):
                 await asyncio.to_thread(lambda: report_step(reports, episodes, step=step))  # noqa: B023
+
+
+async def test_other_reports_do_not_wait_for_a_step_and_what_is_recorded_keeps_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, others_received = threading.Event(), threading.Event()
+    async with serving(tmp_path) as (server, reports, run):
+        record = server.writer.ledger.record_step
+
+        def record_slowly(*arguments: Any, **named: Any) -> dict[str, float]:
+            began.set()
+            assert others_received.wait(10)
+            return record(*arguments, **named)
+
+        monkeypatch.setattr(server.writer.ledger, "record_step", record_slowly)
+        episodes = await asyncio.to_thread(report_group, reports)
+        step = asyncio.create_task(asyncio.to_thread(report_step, reports, episodes))
+        assert await asyncio.to_thread(began.wait, 10)
+        measurement = asyncio.create_task(asyncio.to_thread(measure, reports, 1, 1.0))
+        await asyncio.to_thread(report_group, reports, first_repeat=2, uid="two")
+        await asyncio.to_thread(reports.send, PhaseBegan(name="rollout"))
+        others_received.set()
+        await asyncio.gather(step, measurement)
+        assert [(line.step, line.kind) for line in run.metrics()] == [(1, "train"), (1, "validation")]
 
 
 async def test_a_step_of_groups_that_were_never_reported_ends_the_run(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from astune.schema import Episode, RunStoreError, Split, Task
 
 ADDRESS, TOKEN = "ASTUNE_RUN_SERVER", "ASTUNE_RUN_SERVER_TOKEN"
 _ANSWERS_WITHIN_S = 600.0
-"""Recording a step of a million trained tokens takes some 10 s, for which other reports wait, too."""
+"""Recording a step of a million trained tokens takes some 10 s."""
 _COPIES_WITHIN_S = 3600.0
 _WAITS_FOR_A_COPY = (CheckpointSaved.KIND, TasksMeasured.KIND)
 """A checkpoint is copied before the answer comes, and rated when it is there."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from astune.algorithm import Algorithm
 from astune.backbone.base import RunObserver
@@ -27,10 +29,12 @@ from astune.backbone.cluster.weight_checks import WeightChecks
 from astune.backbone.recorder import Recorder
 from astune.runs import EpisodeStore
 from astune.schema import Episode, Split, Task, TrainerError
-from astune.trainer.ledger import StepLedger, account
+from astune.trainer.ledger import RolloutResult, StepLedger, account
 from astune.trainer.loss import PolicyLoss
 from astune.trainer.step_report import StepReport
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _RUN_ENDED = "the run ended before its step"
 
 
@@ -47,7 +51,7 @@ class RunWriter:
         self._observer = observer
         self._collected = Collected(_tasks(job), job.engine)
         self._checks = WeightChecks(job.engine, max_staleness=job.config.trainer.max_staleness)
-        self._checkpoints = asyncio.Lock()
+        self._turn = asyncio.Lock()
         optim = job.config.trainer.optim
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.resumed is None else None
 
@@ -66,13 +70,15 @@ class RunWriter:
             case BatchExplored():
                 self._collected.require_explored(message.batch, self.job.config.trainer.tasks_per_step)
             case StepTrained():
-                self._record_step(message)
+                rollouts = self._collected.take(message.groups)
+                await self._in_turn(self._record_step, message, rollouts)
             case TasksMeasured():
-                return await self._record_measurement(message)
+                rollouts = self._collected.take_validation(len(self.job.validation_tasks), message.step)
+                return await self._in_turn(self._record_measurement, message, rollouts)
             case CheckpointSaved():
-                await self._save_checkpoint(message)
+                await self._in_turn(self._save_checkpoint, message)
             case WeightsSynced():
-                self._checks.require_loaded(message)
+                await self._in_turn(self._checks.require_loaded, message)
             case PhaseBegan():
                 self._observer.on_phase(message.name)
             case RunFailed():
@@ -93,13 +99,17 @@ class RunWriter:
         """Annotate episodes that were run ahead of the end: nothing was learnt from them."""
         self.ledger.leave_untrained(self._collected.left(), _RUN_ENDED)
 
-    def _record_step(self, message: StepTrained) -> None:
+    async def _in_turn(self, record: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Record in another thread, for other reports not to wait, and in the order in which these were received."""
+        async with self._turn:
+            return await asyncio.to_thread(record, *arguments, **named)
+
+    def _record_step(self, message: StepTrained, rollouts: RolloutResult) -> None:
         step, ledger = message.step, self.ledger
         if step != ledger.step + 1:
             raise TransitionError(
                 f"{self.job.engine} reported step {step} after step {ledger.step}", hint="this is a defect of astune"
             )
-        rollouts = self._collected.take(message.groups)
         batch = ledger.batch(step, rollouts, self._loss.algorithm)
         account(rollouts.balance, trained=trained.n_tokens(message.rows))
         report: StepReport | None = None
@@ -113,23 +123,17 @@ class RunWriter:
         if report is not None:
             self._checks.note_step(step, report)
 
-    async def _record_measurement(self, message: TasksMeasured) -> Answer:
-        rollouts = self._collected.take_validation(len(self.job.validation_tasks), message.step)
-        async with self._checkpoints:  # a checkpoint that is being saved may be the one to rate
-            success = self.ledger.record_validation(message.step, rollouts, seconds={"validation": message.seconds})
-            await asyncio.to_thread(self.ledger.rate, message.step)
+    def _record_measurement(self, message: TasksMeasured, rollouts: RolloutResult) -> Answer:
+        success = self.ledger.record_validation(message.step, rollouts, seconds={"validation": message.seconds})
+        self.ledger.rate(message.step)
         return Answer(success=success, enough=self.ledger.enough)
 
-    async def _save_checkpoint(self, message: CheckpointSaved) -> None:
-        async with self._checkpoints:
-            if message.step != self.ledger.step:
-                raise TransitionError(
-                    f"a checkpoint of step {message.step} was saved, and step {self.ledger.step} is the last one"
-                )
-            moved = self._checks.moved
-            await asyncio.to_thread(
-                self.job.save_checkpoint, self.ledger, message.folder, dtype=message.dtype, moved=moved
+    def _save_checkpoint(self, message: CheckpointSaved) -> None:
+        if message.step != self.ledger.step:
+            raise TransitionError(
+                f"a checkpoint of step {message.step} was saved, and step {self.ledger.step} is the last one"
             )
+        self.job.save_checkpoint(self.ledger, message.folder, dtype=message.dtype, moved=self._checks.moved)
 
 
 def _tasks(job: Job) -> dict[tuple[Split, str], Task]:
