@@ -10,44 +10,40 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from astune.scoring.lone_number import (
+    CHINESE_SCALE,
+    EXPONENT,
+    NUMBER,
+    PARTS,
+    SCALES,
+    UNITS,
+    lone_number,
+    plain_signs,
+)
+
 MAX_LENGTH = 200
 """Longer text is compared as text; no final answer in numbers is."""
 
 _BRACE = re.compile(r"[{}]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)"
-_BRACED = r"\{\s*([-+]?\s*" + _NUMBER + r")\s*\}"
-_WHOLE = re.compile(rf"([-+])?\s*(?:({_NUMBER})\s+)?({_NUMBER})(?:\s*/\s*({_NUMBER}))?")
-_LATEX_FRACTION = re.compile(rf"([-+])?\s*({_NUMBER})?\s*\\frac\s*{_BRACED}\s*{_BRACED}")
-_SHORT_FRACTION = re.compile(r"\\frac\s*(\d)\s*(\d)")
+_BRACED = r"\{\s*([-+]?\s*" + NUMBER + r")\s*\}"
+_WHOLE = re.compile(rf"([-+])?\s*(?:({NUMBER})\s+)?({NUMBER})(?:\s*/\s*({NUMBER}))?")
+_LATEX_FRACTION = re.compile(rf"([-+])?\s*({NUMBER})?\s*\\frac\s*{_BRACED}\s*{_BRACED}")
 _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
-_UNIT = re.compile(r"^(.*?[\d}%])\s+([A-Za-z][A-Za-z. ]*?)(?:\s*(?:\^\s*\{?[23]\}?|[²³]))?$", re.DOTALL)
-_ATTACHED_UNIT = re.compile(r"^(.*\d)\s*(?:mm|cm|km|kg|mg|ml|mph|kph|am|pm|°)$", re.IGNORECASE)
-_VARIABLE = re.compile(r"^[A-Za-z]\s*=\s*")
-_EXPONENT = r"[eE][-+]?\d{1,3}(?!\w)"
-_SCIENTIFIC = re.compile(rf"[-+]?\s*(?:\d+\.?\d*|\.\d+){_EXPONENT}")
-_LONE_NUMBER = re.compile(rf"(?<![\w.])[-+−–]?[$€£]?{_NUMBER}(?:{_EXPONENT})?(?:\s*/\s*\d+)?(?:\s*%)?")
-_UNDER_A_SIGN = re.compile(r"(?:[√^]|sqrt)\s*[{(]?$")
-_MADE_ANOTHER = re.compile(
-    r"[!^π√²³]|\s?\\(?:pi|sqrt|cdot|times)(?![A-Za-z])|\s*[xyzn](?!\w)|[exyzn_]?[-+]?\d"
-    r"|\s+(?:pi|squared|cubed|factorial)\b"
+_UNIT = re.compile(
+    rf"^(.*?[\d}}%])(?:\s+|(?={UNITS})|(?=[A-Za-z]{{3}}))([A-Za-z][A-Za-z. /]*?)(?:\s*(?:\^\s*\{{?[23]\}}?|[²³]))?$",
+    re.DOTALL,
 )
-"""Text behind a number that changes its value: `5!`, `2x`, `3 pi`."""
+_CHINESE_UNIT = re.compile(rf"^(.*\d)\s*(?!{CHINESE_SCALE})[\u4e00-\u9fff]{{1,4}}$")
+_VARIABLE = re.compile(r"^[A-Za-z]\s*=\s*")
+_SCIENTIFIC = re.compile(rf"[-+]?\s*(?:\d+\.?\d*|\.\d+){EXPONENT}")
 _HALF_OF_DAY = re.compile(r"\d\s*([ap])\.?\s?m\b", re.IGNORECASE)
-
-_SCALES = {
-    "hundred": 100,
-    "thousand": 1_000,
-    "million": 1_000_000,
-    "billion": 1_000_000_000,
-    "trillion": 1_000_000_000_000,
-    "dozen": 12,
+_NO_UNITS = {
+    *("and", "or", "to", "plus", "minus", "times", "over", "by", "of", "if", "not", "than", "below", "choose", "mod"),
+    *("pi", "sqrt", "squared", "cubed", "factorial", "base", "log", "ln", "sin", "cos", "tan"),
+    *PARTS.split("|"),
+    *"abcdefijknopqrtuvwxyzBKMTXYZ",
 }
-_SUFFIX = re.compile(rf"(?:\s+(?:{'|'.join(_SCALES)}|percent)\b)+|\s*[ap](?:m\b|\.\s?m\b)", re.IGNORECASE)
-"""Words behind a number that belong to it: `7 trillion`, `3 pm`."""
-_NO_UNITS = {"and", "or", "to", "plus", "minus", "times", "over", "by", "of", "x", "y", "z", "n", "if", "not"} | {
-    "pi", "e", "i", "sqrt", "squared", "cubed", "factorial", "mod", "base"
-}  # fmt: skip
 """Words behind a number that make it another one."""
 
 
@@ -90,22 +86,11 @@ def stated_answer(text: str) -> str | None:
     boxed = last_boxed(text)
     if boxed is not None or _BOX.search(text):
         return boxed
-    if "####" in text:
-        return after_marker(text) or None
     lines = text.strip().splitlines()
-    if not lines:
-        return None
-    return _lone_number(lines[-1].rpartition("=")[2])
-
-
-def _lone_number(text: str) -> str | None:
-    """Return the only number of the text, with what belongs to it; None where something makes another one of it."""
-    found = list(_LONE_NUMBER.finditer(text))
-    if len(found) != 1 or _UNDER_A_SIGN.search(text[: found[0].start()]) or _MADE_ANOTHER.match(text[found[0].end() :]):
-        return None
-    number = _with_plain_minus(found[0][0]).strip().rstrip(".")
-    behind = _SUFFIX.match(text, found[0].end())
-    return number + (behind[0] if behind else "")
+    marked = after_marker(text) if "####" in text else ""
+    if marked and (is_number(marked) or "####" in lines[-1]):  # else it is a heading of Markdown
+        return marked
+    return lone_number(lines[-1]) if lines and lines[-1] != "####" else None
 
 
 def after_marker(text: str) -> str:
@@ -137,23 +122,22 @@ def is_number(text: str) -> bool:
     return _parse(text) is not None
 
 
-def _with_plain_minus(text: str) -> str:
-    return text.replace("−", "-").replace("–", "-")
-
-
 def _clean(text: str) -> str:
-    """Remove what carries no value: mathematical delimiters, spacing, currency, emphasis, a final stop."""
-    text = _with_plain_minus(text.strip().strip("*"))
+    """Remove what carries no value: mathematical delimiters, spacing, currency, degrees, emphasis, a final stop."""
+    text = plain_signs(" ".join(text.split()).strip("*"))
+    text = re.sub(r"(?<=\d)\\[,;: ](?=\d{3})", ",", text.replace(r"\!", "").replace("{,}", ","))
     text = _WRAPPED.sub(r" \1", text)
-    text = re.sub(r"\\[()\[\]!,;: ]|\\(?:left|right|quad|displaystyle)\b", " ", text.replace("{,}", ","))
-    text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text.replace("\\%", "%"))
-    text = re.sub(r"\\\$|[$€£]|\bUSD\b", "", text)
-    text = _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\\[()\[\],;: ]|~|\\(?:left|right|quad|displaystyle)\b", " ", text)
+    text = re.sub(r"(?:°|\^\s*\{?\s*\\circ\s*\}?)\s*[CF]?(?![A-Za-z])", " ", text.replace("\\%", "%"))
+    text = re.sub(r"\\\$|[$€£¥]|\bUSD\b", "", text)
+    text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text)
+    text = re.sub(r"(\\frac ?\{[^{}]*\}) ?(\d)", r"\1{\2}", re.sub(r"\\frac ?(\d)", r"\\frac{\1}", text))
     return _VARIABLE.sub("", " ".join(text.split()).rstrip(".").strip())
 
 
 def _letters(text: str) -> str:
-    return _clean(text).replace(" ", "").casefold()
+    """Return the text without case, and without spaces but those that part two numbers."""
+    return re.sub(r"(?<!\d) | (?!\d)", "", _clean(text)).casefold()
 
 
 def _parse(text: str) -> _Number | None:
@@ -163,16 +147,18 @@ def _parse(text: str) -> _Number | None:
     scale, half = Fraction(1), _HALF_OF_DAY.search(text)
     unit = _UNIT.match(text)
     if unit is not None:
-        words = unit[2].lower().replace(".", " ").split()
-        while words and words[0] in _SCALES:  # three hundred thousand
-            scale *= _SCALES[words.pop(0)]
+        found = re.split(r"(?:\ba\s+(?=\w{2})|[\s./])+", unit[2])
+        words = [word if len(word) == 1 else word.lower() for word in found if word]
+        while words and (size := SCALES.get(words[0].removesuffix("s"))):  # three hundred thousand
+            scale *= size
+            words = words[1:]
         if words[:1] == ["percent"]:
             return _number(unit[1] + "%", scale)
-        if len(words) > 4 or _NO_UNITS & set(words):
+        if len(words) > 4 or (_NO_UNITS & set(words) and half is None):
             return None
         text = unit[1]
-    attached = _ATTACHED_UNIT.match(text)
-    return _number(attached[1] if attached else text, scale, half[1].lower() if half else "")
+    chinese = _CHINESE_UNIT.match(text)
+    return _number(chinese[1] if chinese else text, scale, half[1].lower() if half else "")
 
 
 def _number(text: str, scale: Fraction, half_of_day: str = "") -> _Number | None:
