@@ -45,7 +45,7 @@ class Hub(ABC):
     """A hub at one address; a context manager that holds its connections."""
 
     usual: ClassVar[str]
-    """Its address, unless another one is named."""
+    """Address of the hub, unless another one is named."""
     setting: ClassVar[str]
     """The environment variable that names another address."""
     token_setting: ClassVar[str]
