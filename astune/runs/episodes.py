@@ -243,11 +243,11 @@ class EpisodeReader:
             found = connection.execute(SUMMARIES, (split,)).fetchall()
         return [summary_of(*row) for row in found]
 
-    def n_tasks(self, split: Split) -> int:
-        """Return the number of different tasks of a split."""
+    def n_tasks(self, split: Split, *, until: int) -> int:
+        """Return the number of different tasks of a split, up to a step."""
         with self._asking() as connection:
             return connection.execute(
-                "SELECT COUNT(DISTINCT task_id) FROM episodes WHERE split = ?", (split,)
+                "SELECT COUNT(DISTINCT task_id) FROM episodes WHERE split = ? AND step <= ?", (split, until)
             ).fetchone()[0]
 
     def errors(self) -> list[ErrorCount]:

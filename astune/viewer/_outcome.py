@@ -28,14 +28,15 @@ def outcome_of(reader: EpisodeReader | None, lines: Sequence[MetricsLine]) -> di
     summaries = finished(reader.summaries() if reader is not None else [], lines)
     before, after = before_and_after([each for each in summaries if each.split == "validation"])
     training = [line for line in lines if line.kind == "train"]
+    last_step = max((line.step for line in training), default=0)
     balance = total_balance(training)
     return {
         "before": None if before is None else _measured(before),
         "after": None if after is None else _measured(after),
         "measurements": sum(each.split == "validation" for each in summaries),
         "trained": {
-            "steps": max((line.step for line in training), default=0),
-            "tasks": reader.n_tasks("train") if reader is not None else 0,
+            "steps": last_step,
+            "tasks": reader.n_tasks("train", until=last_step) if reader is not None else 0,
             "episodes": sum(each.episodes for each in summaries if each.split == "train"),
             "seconds": training[-1].metrics.get("time/trained_s") if training else None,
             "elapsed_s": lines[-1].elapsed_s if lines else None,

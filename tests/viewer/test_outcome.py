@@ -32,6 +32,7 @@ def write(folder: Path, measured: dict[int, Sequence[bool]], unfinished: dict[in
                 balance = TokenBalance(sampled=100, trained=70)
                 balance.dropped["group has no variance"] = 30
                 metrics.append(1, "train", balance_metrics(balance) | {"time/trained_s": 12.5})
+        store.append(make_episode(step=2, task="of a step that did not end"))
 
 
 def outcome(folder: Path) -> dict[str, Any]:
