@@ -14,6 +14,7 @@ _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of the dot in each of a cell's four rows and two columns."""
 _LABEL_WIDTH = 5
+"""The least, so that charts of shares begin in one column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,15 @@ def draw_chart(series: Sequence[Series], *, width: int, height: int = 12, ascii_
     Empty where there is no point, or no room for a chart.
     """
     points = [point for each in series for point in each.finite]
-    columns = width - _LABEL_WIDTH - 2
-    if not points or columns < 8 or height < 2:
+    if not points or height < 2:
         return Text()
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_low, y_high = min(0.0, *(y for _, y in points)), max(1.0, *(y for _, y in points))
+    labels = {row: _label(y) for row, y in ((0, y_high), (height // 2, (y_high + y_low) / 2), (height - 1, y_low))}
+    margin = max(map(len, labels.values()))
+    columns = width - margin - 2
+    if columns < 8:
+        return Text()
 
     def place(point: tuple[float, float]) -> tuple[int, int]:
         """The dot of a point, counted from the upper left corner."""
@@ -62,28 +67,32 @@ def draw_chart(series: Sequence[Series], *, width: int, height: int = 12, ascii_
             for x, y in map(place, each.finite):
                 cells[y // 4][x // 2] = ("o" if ascii_only else "●", f"bold {each.style}")
 
-    labels = {0: y_high, height // 2: (y_high + y_low) / 2, height - 1: y_low}
     wall, corner, floor = ("|", "+", "-") if ascii_only else ("┤", "└", "─")
     chart = Text(no_wrap=True)
     for row, line in enumerate(cells):
-        chart.append(f"{labels[row]:{_LABEL_WIDTH}.2f}" if row in labels else " " * _LABEL_WIDTH, style="dim")
+        chart.append(labels.get(row, "").rjust(margin), style="dim")
         chart.append(f" {wall}", style="dim")
         for style, run in groupby(line, key=itemgetter(1)):
             chart.append("".join(character for character, _ in run), style=style)
         chart.append("\n")
-    chart.append(f"{' ' * _LABEL_WIDTH} {corner}{floor * columns}\n", style="dim")
+    chart.append(f"{' ' * margin} {corner}{floor * columns}\n", style="dim")
     first, last = f"{x_low:g}", f"{x_high:g}"
     middle = "step"
     gap = columns - len(first) - len(last) - len(middle)
-    chart.append(" " * (_LABEL_WIDTH + 2) + first, style="dim")
+    chart.append(" " * (margin + 2) + first, style="dim")
     if gap >= 2:
         chart.append(" " * (gap // 2) + middle + " " * (gap - gap // 2) + last, style="dim")
-    chart.append("\n" + " " * (_LABEL_WIDTH + 2))
+    chart.append("\n" + " " * (margin + 2))
     for each in series:
         if each.finite:
             mark = ("*" if ascii_only else "━") if each.joined else ("o" if ascii_only else "●")
             chart.append(f"{mark} {each.name}  ", style=each.style)
     return chart
+
+
+def _label(value: float) -> str:
+    """Two digits behind the point; what rounds to zero has no sign."""
+    return f"{round(value, 2) + 0.0:{_LABEL_WIDTH}.2f}"
 
 
 def _dots_between(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

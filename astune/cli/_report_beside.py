@@ -35,7 +35,8 @@ def show_beside(runs: Sequence[str]) -> int:
     """Print the table; each run brings what it made, and the search, or else the first one, the start."""
     directories = [RunDirectory.open(resolve_run(run, prefer="training")) for run in runs]
     directories.sort(key=lambda each: not (each.path / BEST_PROMPTS).is_file())
-    table = Table("", "held-out success", "95 % interval", "mean reward", "training", "run")
+    table = Table("", "held-out success", "95 % interval", "mean reward", "training")
+    table.add_column("run", overflow="fold")
     rows = _rows(directories)
     for row in rows:
         summary = row.summary
@@ -45,7 +46,7 @@ def show_beside(runs: Sequence[str]) -> int:
             interval_text(summary.interval),
             rate_text(summary.reward),
             "" if row is rows[0] else f"{row.report.trained_s:.0f} s",
-            Text(visible(str(row.report.path))),
+            Text(visible(f"{row.report.experiment}/{row.report.path.name}")),
         )
     console = Console()
     console.print(table)

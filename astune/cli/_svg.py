@@ -11,6 +11,8 @@ from itertools import groupby
 WIDTH, HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 10, 24
 _DOTS_UP_TO = 60
+_ROUNDING = 1e-9
+"""Part of a step that a sum of rewards may miss a round number by."""
 
 Point = tuple[float, float]
 
@@ -106,4 +108,5 @@ def _ticks(values: Sequence[float], *, whole: bool) -> list[float]:
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
     if whole:
         step = max(1.0, math.ceil(step))
-    return [n * step for n in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    first, last = math.floor(low / step + _ROUNDING), math.ceil(high / step - _ROUNDING)
+    return [n * step for n in range(first, last + 1)]

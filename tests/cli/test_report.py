@@ -404,6 +404,12 @@ def test_a_chart_puts_high_values_above_low_ones_and_fits_its_width(recorded) ->
     assert chart_of(printed(recorded({3: 7.5}), 30))[0].startswith(" 7.50")
 
 
+def test_a_charts_walls_stand_below_each_other_and_zero_has_no_sign(recorded) -> None:
+    lines = chart_of(printed(recorded({1: -1e-17, 2: 1234.5}), 60))
+    assert {re.search("[┤└]", line).start() for line in lines[:13]} == {8}
+    assert [line[:9] for line in (lines[0], lines[11])] == ["1234.50 ┤", "   0.00 ┤"]
+
+
 @pytest.mark.slow
 def test_reporting_needs_neither_torch_nor_a_terminal_with_all_characters(generated) -> None:
     program = f"""

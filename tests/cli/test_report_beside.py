@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def test_four_rows_say_what_prompts_and_training_came_to(generated: Callable[...
     ]
     assert "each measured on the same 8 held-out tasks" in told
     assert "different" not in told
+    for run in (searched, trained, from_best):
+        assert f"{run.parent.name}/{run.name}" in re.sub(r"[│\s]", "", told)
 
 
 def test_other_settings_of_the_measurements_are_named(generated: Callable[..., Path], tmp_path: Path) -> None:  # noqa: F811
