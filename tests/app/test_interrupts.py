@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from examples import some
 
 from astune import Workflow
 from astune.algorithm import load_algorithm
@@ -69,7 +70,7 @@ def start():
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", some([signal.SIGINT, signal.SIGTERM], 1))
 def test_the_first_signal_lets_the_work_clean_up(start, number):
     process = start("await asyncio.sleep(0.01)")
     os.kill(process.pid, number)
@@ -87,6 +88,7 @@ def test_the_second_signal_ends_at_once(start):
     assert process.wait(timeout=30) == 130
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_at_once_when_the_work_is_over_too(start):
     process = start("pass", "print('over', flush=True); time.sleep(60)")
     os.kill(process.pid, signal.SIGINT)
@@ -131,6 +133,7 @@ it._what_runs = lambda: (agent.thinks.wait(60), what_runs())[1]
 """
 
 
+@pytest.mark.slow
 def test_what_it_waits_for_is_named_after_a_while(tmp_path):
     (tmp_path / "agent.py").write_text(AGENT)
     script = WHEN_IT_THINKS + SCRIPT.format(cleaning="agent.think()", afterwards="pass")

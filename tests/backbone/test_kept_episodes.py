@@ -183,6 +183,7 @@ def test_a_move_that_was_broken_off_is_not_continued_with_other_episodes_kept(
     assert "train-000003-a-000-1" in found
 
 
+@pytest.mark.slow
 def test_the_origin_changes_with_settings_code_and_the_files_that_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def configured(path: Path, params: dict[str, str], **settings: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_four_rows_say_what_prompts_and_training_came_to(generated: Callable[..., Path], tmp_path: Path) -> None:  # noqa: F811
     searched = configured(generated(), START)
     (searched / "best_prompts.yaml").write_text(yaml.safe_dump({"astune": {"rollout": {"params": FOUND}}}))
@@ -40,6 +41,7 @@ def test_four_rows_say_what_prompts_and_training_came_to(generated: Callable[...
         assert f"{run.parent.name}/{run.name}" in re.sub(r"[│\s]", "", told)
 
 
+@pytest.mark.slow
 def test_other_settings_of_the_measurements_are_named(generated: Callable[..., Path], tmp_path: Path) -> None:  # noqa: F811
     sampled = configured(generated(), START)
     greedy = configured(generated(), START, trainer={"validation": {"temperature": 0, "num_repeat": 4}})

@@ -105,6 +105,7 @@ def test_an_experiment_that_changes_while_its_sweep_runs_is_not_trained_under_th
     assert not log_of(trial).exists()
 
 
+@pytest.mark.slow
 def test_a_backbone_that_uses_the_cluster_itself_is_refused_on_ray_wherever_it_is_among_the_trials(conf):
     words = ("sweep", str(conf), "--over", "backbone=local,verl", "--ray", "--dry-run")
     assert "the backbone verl uses it itself" in astune(conf.parent, *words, status=2)
@@ -245,6 +246,7 @@ def test_each_configuration_is_read_once_however_often_runs_are_looked_for(
     assert sorted(read) == [run / "config.yaml" for run in runs]
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_every_trial_and_starts_nothing(conf):
     said = astune(conf.parent, "sweep", str(conf), "--over", "trainer.optim.lr=1e-5,5e-5", "--seeds", "3", "--dry-run")
     assert said.count("not begun") == 6

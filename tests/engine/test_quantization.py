@@ -46,6 +46,7 @@ async def int8(request: pytest.FixtureRequest, smol_folder: Path) -> AsyncIterat
     await engine.aclose()
 
 
+@pytest.mark.slow
 async def test_probabilities_are_near_the_models(
     int8: InProcessEngine, smol_folder: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -55,6 +56,7 @@ async def test_probabilities_are_near_the_models(
     await unquantized.aclose()
 
 
+@pytest.mark.slow
 async def test_new_weights_are_brought_to_8_bits(int8: InProcessEngine, smol_folder: Path) -> None:
     model = transformers_model(smol_folder)
     for layer in model.model.layers:

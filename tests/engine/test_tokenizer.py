@@ -94,6 +94,7 @@ def test_a_changed_file_is_read_anew(folder: Path, nothing_kept: Path) -> None:
     assert len(list(nothing_kept.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_what_transformers_adds_to_the_file_is_there(folder: Path, nothing_kept: Path) -> None:
     settings_file = folder / "tokenizer_config.json"
     settings_file.write_text(json.dumps(json.loads(settings_file.read_text()) | {"pad_token": "<|a new one|>"}))

@@ -220,6 +220,7 @@ def asked_in(turn: Turn | None) -> tuple[set[str], set[str]]:
     return training, fresh
 
 
+@pytest.mark.slow
 def test_what_an_earlier_turn_trained_is_never_fresh(world: Path) -> None:
     conf = make_world(world, world / "model", replay="")
     give_feedback(world, n_users=6)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from astune_command import astune
-from examples import some
 from shown_files import ROOT, write_files
 
 from astune.runs import RunDirectory, resolve_run
@@ -47,7 +46,8 @@ def test_the_pages_one_line_runs_a_program_with_openais_sdk(shown: str, tiny_fol
     assert all(isinstance(episode.judge_inputs["final_answer"], str) for episode in episodes)
 
 
-@pytest.mark.parametrize(("classes", "named"), some([(1, True), (0, False), (2, False)], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize(("classes", "named"), [(1, True), (0, False), (2, False)])
 def test_a_judges_file_is_enough_where_it_has_one_class(classes: int, named: bool, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(json.dumps({"main_query": "Hi", "task_id": "a"}))
     judge = "from astune import JudgeBase\n" + "".join(

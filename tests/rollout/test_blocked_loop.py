@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from examples import some
 from rollout_stage import Stage, task
 
 from astune import AstuneProxy, Task, Workflow
@@ -46,7 +45,8 @@ class Blocks(Workflow):
         await asyncio.sleep(0.2)
 
 
-@pytest.mark.parametrize("how", some([sleeps, spins, waits_for_an_answer], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [sleeps, spins, waits_for_an_answer])
 def test_it_is_ended_where_it_stands_and_others_go_on(
     stage: Callable[..., Stage],
     how: Callable[[], None],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from examples import some
 from rollout_stage import HELLO, Stage, running_tasks, task
 
 from astune import AgentScopeLearnProtocol, AstuneProxy, Environment, Task, Workflow, WorkflowOutput
@@ -464,7 +465,7 @@ class ForgetsATask(Workflow):
         return WorkflowOutput(reward=1.0)
 
 
-@pytest.mark.parametrize("workflow", [CallsFromAThread, ForgetsATask])
+@pytest.mark.parametrize("workflow", some([CallsFromAThread, ForgetsATask], 1))
 async def test_no_call_outlives_its_episode(workflow: type[Workflow], stage: Callable[..., Stage]) -> None:
     calls = 0
 

@@ -103,9 +103,8 @@ def test_a_task_without_two_different_answers_is_named(renderer: Renderer, metad
         groups(renderer, [Task("t", main_query="What is 1 + 2?", metadata=metadata)])
 
 
-@pytest.mark.parametrize(
-    "tokens_per_microbatch", [pytest.param(4096, marks=pytest.mark.slow), 48], ids=["together", "pairs cut in two"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens_per_microbatch", [4096, 48], ids=["together", "pairs cut in two"])
 def test_the_loss_and_its_gradient_are_those_of_plain_torch(
     renderer: Renderer, tiny_folder: Path, tmp_path: Path, tokens_per_microbatch: int
 ) -> None:
@@ -139,6 +138,7 @@ def test_a_report_is_about_the_pairs_of_every_update_of_a_step(renderer: Rendere
     assert report.metrics["loss"] < 0.693147
 
 
+@pytest.mark.slow
 def test_adapters_are_compared_with_the_model_without_them(renderer: Renderer, tiny_folder: Path) -> None:
     pairs = groups(renderer)
     trainer = PolicyTrainer.load(tiny_folder, config(model={"lora": {"rank": 4}}))

@@ -290,6 +290,7 @@ def _named(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_memory_files_and_processes_are_bounded(run: Run) -> None:
     ended = run(code="import time\nkept = bytearray(600 << 20)\ntime.sleep(60)")
     assert ended.memory > MEMORY_MB << 20

@@ -270,6 +270,7 @@ def test_a_call_that_is_given_up_ends(any_box, running):
     eventually(lambda: not running(marker), "the end of the call")
 
 
+@pytest.mark.slow
 def test_a_parent_killed_outright_leaves_nothing_behind(any_box, running, tmp_path):
     marker = f"orphan-{uuid.uuid4().hex}"
     script = tmp_path / "parent.py"

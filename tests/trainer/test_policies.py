@@ -112,6 +112,7 @@ def test_rows_and_the_correlation_with_the_engine_are_those_of_all_policies(smal
     assert report.metrics["engine_correlation"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_two_policies_together_become_what_each_becomes_alone_on_the_same_data(small_folder: Path) -> None:
     policies = loaded(small_folder, several(MODELS))
     wolf = PolicyTrainer.load(small_folder, config(lora={"rank": 4}, optim={"lr": 1e-2}))
@@ -229,6 +230,7 @@ def test_every_sampled_token_is_trained_by_one_policy(small_folder: Path) -> Non
         assert not own.left_out, "what is masked for one policy stays as it is for the others"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_bit_for_bit_and_with_an_optimiser_for_each(small_folder: Path, tmp_path: Path) -> None:
     settings = several(MODELS, deterministic=True)
     whole = loaded(small_folder, settings)
@@ -244,6 +246,7 @@ def test_a_resumed_run_goes_on_bit_for_bit_and_with_an_optimiser_for_each(small_
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_other_policies_and_the_error_names_them(small_folder: Path, tmp_path: Path) -> None:
     loaded(small_folder, several(MODELS)).save_state(tmp_path)
     more = loaded(small_folder, several(MODELS | {"owl": {"lora": {"rank": 2}}}))
@@ -254,6 +257,7 @@ def test_a_run_is_not_resumed_with_other_policies_and_the_error_names_them(small
         wider.load_state(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_saved_as_peft_loads_it_and_as_a_policy_begins_with_it(
     small_folder: Path, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_the_kernels_are_as_near_to_float64_as_the_matrix_products(
     assert all(one < max(1.1 * other, least) for one, other in zip(ours, batched, strict=True)), (ours, batched)
 
 
+@pytest.mark.slow
 @of_each_type
 def test_a_context_of_many_chunks_is_attended_to(dtype: torch.dtype) -> None:
     tree = build_tree([[*range(1500)], [*range(700), *range(2000, 2900)]])

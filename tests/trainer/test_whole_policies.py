@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import some
 from torch import Tensor
 from trainer_helpers import config, distance, save_small_llama
 from two_policies import FARMERS, MODELS, WOLVES, batch, loaded, several
@@ -36,7 +37,7 @@ def whole(wolf: Path, farmer: Path) -> dict[str, Any]:
     return {"wolf": {"path": str(wolf), "optim": optim}, "farmer": {"path": str(farmer)}}
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("same", some([True, False], 1))
 def test_two_whole_policies_together_become_what_each_becomes_alone(
     same: bool, small_folder: Path, other_folder: Path
 ) -> None:

@@ -17,6 +17,7 @@ def test_an_interval_is_as_wide_as_templates_differ():
     assert alike == pytest.approx((0.9, *wilson_interval(90, 100)))
 
 
+@pytest.mark.slow
 def test_the_sets_are_problems_that_no_run_trains_or_measures_on(gsm8k: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ASTUNE_GSM8K", str(gsm8k))
     sets = transfer.task_sets()

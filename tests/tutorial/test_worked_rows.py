@@ -104,6 +104,7 @@ def test_a_row_is_solved_by_two_calls_and_only_they_are_learned(clips: Task):
     assert not {"weight"} & {*code, *answer}
 
 
+@pytest.mark.slow
 async def test_a_demonstration_is_what_the_agent_plays(
     play: Play, renderer: Renderer, tokenizer: Any, smol_folder: Path, clips: Task
 ):
