@@ -48,7 +48,9 @@ def spoken(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
     """
     plain = [_spoken(message) for message in messages]
     if tools and plain:
-        described = _DESCRIPTION.format(tools="\n".join(json.dumps(tool["function"]) for tool in tools))
+        described = _DESCRIPTION.format(
+            tools="\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        )
         first = plain[0]
         plain[0] = {**first, "content": f"{first['content']}\n\n{described}" if first["content"] else described}
         if first["role"] != "system":
@@ -76,9 +78,8 @@ def _spoken(message: Message) -> Message:
 
 
 def _call_text(function: dict[str, Any]) -> str:
-    return (
-        f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}\n</tool_call>'
-    )
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {function["arguments"]}}}\n</tool_call>'
 
 
 def read(text: str) -> Reply:

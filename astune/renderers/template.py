@@ -102,7 +102,7 @@ class ChatTemplate:
         if isinstance(value, str):
             return self._control.sub(lambda match: f"\ue000{self._guarded_names.index(match[0])}\ue001", value)
         if isinstance(value, dict):
-            return {key: self.guarded(inner) for key, inner in value.items()}
+            return {self.guarded(key): self.guarded(inner) for key, inner in value.items()}
         return [self.guarded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def encode(self, text: str) -> list[int]:

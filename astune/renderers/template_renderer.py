@@ -221,10 +221,11 @@ class TemplateRenderer:
     def _spoken(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[Message], list[Tool]]:
         """Return messages and tools in the form that the template accepts."""
         known = in_roles_of(self._template.source, messages)
-        guarded, guarded_tools = self._template.guarded(known), self._template.guarded(list(tools))
+        guarded_tools = self._template.guarded(list(tools))
         if not self._knows_tools:
-            return plain_tools.spoken(guarded, guarded_tools), []
-        return [self._with_arguments(message) for message in guarded], guarded_tools
+            return plain_tools.spoken(self._template.guarded(known), guarded_tools), []
+        # Arguments are read first: the JSON of a control token's name may be spelled in escapes.
+        return self._template.guarded([self._with_arguments(message) for message in known]), guarded_tools
 
     def _with_arguments(self, message: Message) -> Message:
         spoken = dict(message)
