@@ -306,7 +306,8 @@ class ContextTracker:
         who = identity(message)
         for known in self._index.get(self._key(parent, self._comparison.key(who), pending.conversation), ()):
             node = self.forest.nodes[known]
-            if not node.sampled and node.token_ids == token_ids:
+            written_alike = node.tool_calls == message.get("tool_calls", [])  # a call's tokens may follow the message's
+            if not node.sampled and node.token_ids == token_ids and written_alike:
                 if not self._comparison.exact:
                     self._note(node, message)
                 return known

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+
+from family_templates import family_renderer
 
 from astune.context_tracker import ContextTracker, faults, merged_again
 from astune.renderers import Renderer, Tool
@@ -64,4 +68,20 @@ def test_what_another_model_answered_stays_in_the_record(renderer: Renderer) -> 
     tracker.read([{"role": "user", "content": "And 4 + 4?"}, others], (), agent="agent")
     going_on = tracker.prepare([ASK, called, result, others, ASK], TOOLS, agent="agent", trainable=True)
     tracker.commit(going_on, completion(renderer, [ASK, CALL], TOOLS, None))
+    assert merged_again(tracker.forest, renderer) == tracker.forest
+
+
+def test_a_call_that_an_agent_writes_with_its_arguments_in_another_order_is_recorded_as_it_was_read(
+    smol_folder: Path,
+) -> None:
+    """A call's tokens may come after its message's own, so that these are the same."""
+    renderer = family_renderer("qwen3", smol_folder)
+    tracker = ContextTracker(renderer, 1 << 20)
+    result: Message = {"role": "tool", "content": "5", "tool_call_id": "c00000000"}
+    for arguments in ({"a": 1, "b": 2}, {"b": 2, "a": 1}):
+        function = {"name": "population", "arguments": json.dumps(arguments)}
+        call = {**CALL, "tool_calls": [{"id": "c00000000", "type": "function", "function": function}]}
+        pending = tracker.prepare([ASK, call, result], TOOLS, agent="agent", trainable=True)
+        tracker.commit(pending, Completion([100, renderer.stop_token_ids[0]], [-0.5, -0.5], "stop", 3))
+    assert list(faults(tracker.forest, renderer)) == []
     assert merged_again(tracker.forest, renderer) == tracker.forest
