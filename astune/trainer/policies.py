@@ -182,8 +182,10 @@ class Policies:
         """Continue from what `save_state` wrote.
 
         Raises:
-            TrainerError: a policy was not in that run, or its state does not fit; the message names it.
+            TrainerError: a policy was not in that run, or its state does not fit, or one that it trained would go on
+                untrained; the message names it.
         """
+        self._require_none_lost(folder)
         for name, trainer in self._trainers.items():
             if not (folder / name).is_dir():
                 raise TrainerError(
@@ -197,6 +199,18 @@ class Policies:
                 raise TrainerError(f"the policy {name}: {error.message}", hint=error.hint) from error
         if self._league is not None:
             self._league.load(folder / _POOL)
+
+    def _require_none_lost(self, folder: Path) -> None:
+        """Refuse to forget what a policy has learnt, unless it is frozen with weights that the user names."""
+        trained = (each.name for each in sorted(folder.iterdir()) if each.is_dir() and each.name != _POOL)
+        for name in trained:
+            policy = self._config.models.get(name)
+            if name not in self._trainers and (policy is None or policy.path is None):
+                raise TrainerError(
+                    f"the policy {name} was trained until {folder}, and would be an untrained model from there on",
+                    hint=f"train models.{name} as before, or freeze it as it is now: copy model/{name} of that "
+                    f"checkpoint and set models.{name}.path to the copy",
+                )
 
     def _part(self, batch: TrainingBatch, policy: str) -> TrainingBatch:
         """The batch as it is for one policy: the others' messages are read, and masked.

@@ -255,6 +255,11 @@ def test_a_run_is_not_resumed_with_other_policies_and_the_error_names_them(small
     wider = loaded(small_folder, several(MODELS | {"farmer": MODELS["farmer"] | {"lora": {"rank": 16}}}))
     with pytest.raises(TrainerError, match="the policy farmer: the checkpoint's weights do not fit"):
         wider.load_state(tmp_path)
+    for fewer in ({"wolf": MODELS["wolf"]}, MODELS | {"farmer": {"train": False}}):
+        with pytest.raises(TrainerError, match="the policy farmer was trained until"):
+            loaded(small_folder, several(fewer)).load_state(tmp_path)
+    frozen = {"train": False, "path": str(tmp_path / "copied")}
+    loaded(small_folder, several(MODELS | {"farmer": frozen})).load_state(tmp_path)
 
 
 @pytest.mark.slow
