@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 from astune.config import AstuneConfig
 from astune.config.strict import changed
 from astune.helper_model import Usage, metered
-from astune.rollout.verdict import TaskCoreArg
+from astune.rollout.verdict import TaskCoreArg, verdict_of, verdicts_of
 from astune.rubrics import Agreement, Example, agreement, comparable
-from astune.schema import ConfigError, Reward, Task, call_user_code
+from astune.schema import ConfigError, Task, gathered
 from astune.scoring.math_answer import after_marker, same_answer
 from astune.task_judge import GroupJudgeBase, JudgeBase, load_judge
 from astune.task_judge.calibration import Label
@@ -114,16 +113,15 @@ def labelled_task(task_id: str, example: Example, field_name: str) -> Task:
 
 
 async def rewards_of(judge: JudgeBase, task: Task, answers: Sequence[str]) -> list[float]:
-    """The judge's rewards for answers to a task, as if an agent had given them."""
+    """The judge's rewards for answers to a task, as if an agent had given them. Raises JudgeError if it fails, or
+    returns something else."""
     inputs = [_inputs(task, answer) for answer in answers]
-    verdicts: Any
+    timeout_s = judge.config.rollout.call_timeout_s * len(inputs)  # they may wait for each other
     if isinstance(judge, GroupJudgeBase):
-        verdicts = await judge.rewards_of(inputs)
+        rewards = await verdicts_of(judge, task, inputs, timeout_s=timeout_s)
     else:
-        verdicts = await asyncio.gather(
-            *(call_user_code(judge.compute_reward, each, name="astune-judge") for each in inputs)
-        )
-    return [each.raw_reward if isinstance(each, Reward) else float(each[0]) for each in verdicts]
+        rewards = await gathered(*(verdict_of(judge, task, each, timeout_s=timeout_s) for each in inputs))
+    return [reward.raw_reward for reward in rewards]
 
 
 def n_judged(judge: JudgeBase) -> int:

@@ -74,10 +74,8 @@ async def ask_judge(
     """
     asynchronous = inspect.iscoroutinefunction(judge.compute_reward)
     env = environment if asynchronous or environment is None else SynchronousHandle(environment)
-    what = _named(judge, task)
-    verdict = await _called(judge.compute_reward, _inputs(task, env, forest, registered), what, timeout_s)
-    reward = reward_of(verdict, what)
-    _require_fit(reward, forest, targets, what, JudgeError)
+    reward = await verdict_of(judge, task, _inputs(task, env, forest, registered), timeout_s=timeout_s)
+    _require_fit(reward, forest, targets, _named(judge, task), JudgeError)
     return reward
 
 
@@ -89,18 +87,33 @@ async def ask_group_judge(judge: GroupJudgeBase, episodes: Sequence[Episode], *,
         DeadlineExceeded: it took too long.
     """
     task = episodes[0].task
-    what = _named(judge, task)
     inputs = [_inputs(task, None, episode.forest, episode.judge_inputs) for episode in episodes]
-    verdicts = await _called(judge.compute_rewards, inputs, what, timeout_s)
-    if not isinstance(verdicts, list | tuple) or len(verdicts) != len(episodes):
-        raise JudgeError(
-            f"{what} returned {shown_value(verdicts)}", hint=f"return one verdict for each of {len(episodes)} episodes"
-        )
-    rewards = [reward_of(verdict, what) for verdict in verdicts]
+    rewards = await verdicts_of(judge, task, inputs, timeout_s=timeout_s)
     for reward, episode in zip(rewards, episodes, strict=True):
         targets = {node.agent: episode.target_of(node.agent) for node in episode.forest.nodes}
-        _require_fit(reward, episode.forest, targets, what, JudgeError)
+        _require_fit(reward, episode.forest, targets, _named(judge, task), JudgeError)
     return rewards
+
+
+async def verdict_of(judge: Judge, task: Task, inputs: dict[str, Any], *, timeout_s: float) -> Reward:
+    """A judge's verdict on its `inputs`. Raises JudgeError if it failed or returned no reward, and DeadlineExceeded if
+    it took too long."""
+    what = _named(judge, task)
+    return reward_of(await _called(judge.compute_reward, inputs, what, timeout_s), what)
+
+
+async def verdicts_of(
+    judge: GroupJudgeBase, task: Task, inputs: list[dict[str, Any]], *, timeout_s: float
+) -> list[Reward]:
+    """A group judge's verdicts, one for each of `inputs`. Raises JudgeError if it failed or returned something else,
+    and DeadlineExceeded if it took too long."""
+    what = _named(judge, task)
+    verdicts = await _called(judge.compute_rewards, inputs, what, timeout_s)
+    if not isinstance(verdicts, list | tuple) or len(verdicts) != len(inputs):
+        raise JudgeError(
+            f"{what} returned {shown_value(verdicts)}", hint=f"return one verdict for each of {len(inputs)} episodes"
+        )
+    return [reward_of(verdict, what) for verdict in verdicts]
 
 
 def _named(judge: Judge, task: Task) -> str:

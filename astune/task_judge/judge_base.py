@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -11,7 +10,7 @@ from numbers import Number
 from typing import Any, TypeAlias
 
 from astune.config.schema import AstuneConfig
-from astune.schema import JudgeError, Reward, shown_value
+from astune.schema import JudgeError, Reward, call_user_code, shown_value
 
 Verdict: TypeAlias = tuple[float, bool] | Reward
 """(raw_reward, is_success), or a Reward."""
@@ -73,12 +72,8 @@ class GroupJudgeBase(JudgeBase):
 
     async def rewards_of(self, judge_input_dictionaries: list[dict[str, Any]]) -> Sequence[Verdict]:
         """`compute_rewards`, awaited; an ordinary method runs in a thread."""
-        found: Any
-        if inspect.iscoroutinefunction(self.compute_rewards):
-            found = await self.compute_rewards(judge_input_dictionaries)
-        else:
-            found = await asyncio.to_thread(self.compute_rewards, judge_input_dictionaries)
-        return found
+        name = f"astune-judge {type(self).__name__}"
+        return await call_user_code(self.compute_rewards, judge_input_dictionaries, name=name)
 
 
 def reward_of(verdict: Any, what: str) -> Reward:

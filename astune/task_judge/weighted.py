@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from typing import Any
 
 from astune.config.schema import AstuneConfig
 from astune.helper_model import Usage
-from astune.schema import JudgeError, Reward
+from astune.schema import JudgeError, Reward, call_user_code, gathered
 from astune.task_judge.calibration import Calibration
 from astune.task_judge.judge_base import GroupJudgeBase, JudgeBase, Verdict, reward_of
 from astune.task_judge.judged import Inputs, task_of
@@ -76,7 +74,7 @@ class WeightedGroupJudges(GroupJudgeBase):
 
     async def _rewards(self, judge: JudgeBase, inputs: list[Inputs]) -> Sequence[Verdict]:
         if not isinstance(judge, GroupJudgeBase):
-            return [await _asked(judge, each) for each in inputs]
+            return await gathered(*(_asked(judge, each) for each in inputs))
         rewards = await judge.rewards_of(inputs)
         if len(rewards) != len(inputs):
             raise JudgeError(f"{type(judge).__name__} gave {len(rewards)} rewards to {len(inputs)} episodes")
@@ -84,12 +82,7 @@ class WeightedGroupJudges(GroupJudgeBase):
 
 
 async def _asked(judge: JudgeBase, inputs: Inputs) -> Verdict:
-    verdict: Any
-    if inspect.iscoroutinefunction(judge.compute_reward):
-        verdict = await judge.compute_reward(inputs)
-    else:
-        verdict = await asyncio.to_thread(judge.compute_reward, inputs)
-    return verdict
+    return await call_user_code(judge.compute_reward, inputs, name=f"astune-judge {type(judge).__name__}")
 
 
 def _sum(judged: Sequence[tuple[Part, Reward]]) -> Reward:

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from answering import answering
 
+from astune.app.judge_check import check_judge
+from astune.config.schema import AstuneConfig
+from astune.schema import JudgeError, Task
+
 TASKS = [{"main_query": f"What is {n} + {n}?", "metadata": {"answer": str(2 * n)}} for n in range(2, 6)]
 
 
@@ -92,3 +96,22 @@ def test_a_dry_run_judges_nothing(astune: Callable[..., tuple[int, str, str]], t
     conf = written(tmp_path, judge, {"base_url": "http://127.0.0.1:1", "model": "m"})
     ended, out, _ = astune("check", "judge", str(conf), "--dry-run")
     assert (ended, out) == (0, "4 tasks with 10 episodes each would be judged\n")
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "told"),
+    [
+        ("JudgeBase", "def compute_reward(self, inputs): return None", "returned None"),
+        ("JudgeBase", "def compute_reward(self, inputs): return float('nan'), False", "returned (nan, False)"),
+        ("JudgeBase", "def compute_reward(self, inputs): return inputs['score'], True", "KeyError: 'score'"),
+        ("GroupJudgeBase", "def compute_rewards(self, inputs): return [(1.0, True)]", "one verdict for each of 8"),
+    ],
+)
+async def test_a_judge_that_a_run_would_refuse_is_refused(tmp_path: Path, base: str, body: str, told: str) -> None:
+    """In this process: a command takes a second."""
+    (tmp_path / "own.py").write_text(f"from astune import {base}\n\n\nclass Own({base}):\n    {body}\n")
+    config = AstuneConfig.model_validate({"task_judge": {"judge_protocol": "own.py->Own"}})
+    tasks = [Task(str(n), **task) for n, task in enumerate(TASKS)]
+    with pytest.raises(JudgeError) as refused:
+        await check_judge(config, tmp_path, tasks)
+    assert told in str(refused.value)

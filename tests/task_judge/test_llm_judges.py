@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from answering import AnsweringServer, answering
 from astune.config.schema import AstuneConfig
 from astune.schema import ConfigError, HelperModelError, Reward, Task
 from astune.task_judge import GroupJudgeBase, JudgeBase, load_judge
+from astune.task_judge.weighted import Part, WeightedGroupJudges
 
 
 def politeness(text: str) -> int:
@@ -150,6 +152,28 @@ async def test_judges_are_added_by_weight_and_the_first_says_what_is_a_success(s
     assert isinstance(grouped, GroupJudgeBase)
     rewards: Any = await grouped.rewards_of([ended("Please, please."), ended("Please, please!")])
     assert rewards[0].raw_reward - rewards[1].raw_reward == pytest.approx(0.1)
+
+
+async def test_judges_of_a_list_judge_a_group_at_once_and_may_be_ordinary_methods_that_return_a_coroutine() -> None:
+    class Waiting(JudgeBase):
+        both = asyncio.Barrier(2)
+
+        def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any:
+            async def met() -> tuple[float, bool]:
+                await self.both.wait()
+                return 1.0, True
+
+            return met()
+
+    class Half(GroupJudgeBase):
+        def compute_rewards(self, judge_input_dictionaries: list[dict[str, Any]]) -> Any:
+            return asyncio.sleep(0, [(0.5, True) for _ in judge_input_dictionaries])
+
+    config = AstuneConfig()
+    listed = WeightedGroupJudges(config, [Part(Waiting(config)), Part(Half(config))])
+    async with asyncio.timeout(5):
+        rewards: Any = await listed.rewards_of([ended("a"), ended("b")])
+    assert [reward.raw_reward for reward in rewards] == [1.5, 1.5]
 
 
 async def test_two_judges_of_one_kind_are_reported_apart_and_what_they_asked_adds_up(server: AnsweringServer) -> None:
