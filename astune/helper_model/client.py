@@ -107,11 +107,13 @@ class HelperModel:
 
     @classmethod
     def overridden(cls, settings: HelperModelConfig, overrides: Mapping[str, Any], *, section: str) -> HelperModel:
-        """The helper model of `settings`, where `overrides` that are not None go before them; `section` holds those.
-        Raises ConfigError if one of them cannot be."""
-        given = {name: value for name, value in overrides.items() if value is not None}
+        """The helper model of `settings`, where `overrides` go before them; `section` holds those. Another endpoint
+        gets neither the key nor the model's name of `settings`. Raises ConfigError if one of them cannot be."""
+        inherited = settings.model_dump()
+        if overrides.get("base_url", settings.base_url) != settings.base_url:
+            inherited |= {"api_key_env": "", "model": ""}
         try:
-            return cls(HelperModelConfig.model_validate(settings.model_dump() | given), section=section)
+            return cls(HelperModelConfig.model_validate(inherited | dict(overrides)), section=section)
         except ValidationError as cause:
             [error, *_] = cause.errors()
             name = ".".join(map(str, error["loc"]))

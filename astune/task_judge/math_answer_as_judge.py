@@ -25,6 +25,8 @@ _MARKS = re.compile(r"\\boxed|\\fbox|####")
 _LONGEST_REPLY = 8_000
 """Characters of a reply's end in which a judge model looks for the answer."""
 _LONGEST_ANSWER = 1_000
+_AS_HELPER_MODEL: Any = ...
+"""Default of a setting that may be null, which is another value than that of `helper_model`."""
 
 
 class MathAnswerAsJudge(JudgeBase):
@@ -65,9 +67,9 @@ class MathAnswerAndLlmAsJudge(JudgeBase):
         api_key_env: str | None = None,
         model: str | None = None,
         max_concurrency: int | None = None,
-        budget_tokens: int | None = None,
+        budget_tokens: int | None = _AS_HELPER_MODEL,
         timeout_s: float | None = None,
-        temperature: float | None = None,
+        temperature: float | None = _AS_HELPER_MODEL,
     ) -> None:
         super().__init__(config)
         self._model: HelperModel | None = None
@@ -78,17 +80,18 @@ class MathAnswerAndLlmAsJudge(JudgeBase):
                 _SECTION,
             )
             return
-        own = {
+        own: dict[str, Any] = {
             "base_url": base_url,
             "api_key_env": api_key_env,
             "model": model,
             "max_concurrency": max_concurrency,
-            "budget_tokens": budget_tokens,
             "timeout_s": timeout_s,
-            "temperature": temperature,
         }
+        given = {name: value for name, value in own.items() if value is not None}
+        nullable = {"budget_tokens": budget_tokens, "temperature": temperature}
+        given |= {name: value for name, value in nullable.items() if value is not _AS_HELPER_MODEL}
         section = _SECTION if base_url else "helper_model"
-        self._model = HelperModel.overridden(config.helper_model, own, section=section)
+        self._model = HelperModel.overridden(config.helper_model, given, section=section)
 
     async def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Reward:
         task: Task = judge_input_dictionary["task_core_arg"].task

@@ -98,6 +98,23 @@ async def test_a_model_that_does_not_answer_is_a_judges_error(
         await verdict(judge(base_url=server.url, model="m", **params), r"so \boxed{2x}", "x + x")
 
 
+async def test_null_is_a_setting_and_another_endpoint_gets_no_key(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHER_KEY", "secret")
+    helper = {"base_url": "http://other/v1", "api_key_env": "OTHER_KEY", "model": "theirs", "budget_tokens": 0}
+    params = {"base_url": server.url, "temperature": None, "budget_tokens": None}
+    settings = {"helper_model": helper, "task_judge": {"judge_protocol": REFERENCE, "params": params}}
+    server.said = [{"content": "yes"}]
+    asking = load_judge(AstuneConfig.model_validate(settings))
+    assert asking is not None
+    assert await verdict(asking, r"so \boxed{2x}", "x + x") == (True, "judge model")
+    [asked] = server.asked
+    assert "temperature" not in asked
+    assert asked["model"] != "theirs"
+    assert not any("secret" in (key or "") for key in server.keys)
+
+
 async def test_nothing_behind_its_thoughts_is_no_answer_of_the_agents(server: TokenServer) -> None:
     server.said = [{"content": "<think>It is 64.</think>\n"}]
     with pytest.raises(HelperModelError, match="no whole answer"):
