@@ -151,7 +151,9 @@ class _Player:
     async def play(
         self, prompts: Prompts, tasks: Sequence[Task], split: Split, num_repeat: int | None = None
     ) -> _Played:
-        config = changed(self.model.config, rollout={"params": self.config.rollout.params | prompts})
+        params = self.config.rollout.params | prompts
+        # Nothing is trained, so that there are no earlier versions for a league.
+        config = changed(self.model.config, rollout={"params": params}, trainer={"league": {"share": 0.0}})
         workflow = load_workflow(config, self.base_dir)
         pool = RolloutPool(self.model.engine, self.model.renderer, workflow, self.parts.judge, config, self.recorder)
         clock, engine = PhaseClock(self.observer.on_phase), self.model.engine

@@ -139,9 +139,9 @@ class Proposes:
 class Search:
     """A search of a run in `folder`, which each call of `best` resumes."""
 
-    def __init__(self, folder: Path, renderer: Renderer, *proposed: str) -> None:
+    def __init__(self, folder: Path, renderer: Renderer, *proposed: str, **sections: Any) -> None:
         (folder / "named.py").write_text(WORKFLOW)
-        self.folder, self.renderer = folder, renderer
+        self.folder, self.renderer, self.sections = folder, renderer, sections
         self.helper, self.recorded = Proposes(*proposed), Recorded()
         self.evaluations: list[Any] = []
         self.engine = ScriptedEngine(lambda *_: HELLO)
@@ -158,7 +158,7 @@ class Search:
             },
             "prompt_search": {"validation_tasks": 4, "max_episodes": 60},
         }
-        config = AstuneConfig.model_validate(sections)
+        config = AstuneConfig.model_validate(sections | self.sections)
         model = SimpleNamespace(engine=self.engine, renderer=self.renderer, config=config)
         ledger = SimpleNamespace(step=0, record_untrained=lambda *_, **__: None)
         ledger.begin_untrained = lambda step: setattr(ledger, "step", step)
@@ -216,3 +216,20 @@ async def test_an_outage_is_no_score_of_a_proposed_prompt(
         played = len(search.recorded.started)
     assert len(search.helper.asked) == 1
     assert played == 3 * 4, "the start once, and what was proposed each time"
+
+
+async def test_a_search_with_the_league_of_a_training_plays_present_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: Renderer
+) -> None:
+    models = {"agent": {"lora": {"rank": 2}}, "other": {"lora": {"rank": 2}}}
+    search = Search(tmp_path, renderer, "Be kind.", models=models, trainer={"league": {"share": 1.0}})
+    asked = set[str]()
+    generate = search.engine.generate
+
+    async def noted(prompt_ids: Any, params: Any, **more: Any) -> Any:
+        asked.add(params.policy)
+        return await generate(prompt_ids, params, **more)
+
+    monkeypatch.setattr(search.engine, "generate", noted)
+    await search.best(monkeypatch, START)
+    assert asked == {"agent"}
