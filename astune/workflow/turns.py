@@ -20,10 +20,12 @@ class TurnGame(Workflow):
     """A game. A player's target tag is its role, or its name in games without roles; a tag earns its players' mean.
 
     A player's conversation only grows: what it has not read yet, and what it answered. A game that `max_steps` ends
-    earns nothing.
+    earns nothing. The game's own reward, by which runs are reported and compared, is that of one tag: the mean over
+    both sides of a game is always 0 where one wins what the other loses.
 
     Args:
-        trained: roles, or names such as `player 0`, whose tokens are trained; None trains all.
+        trained: roles, or names such as `player 0`, whose tokens are trained; None trains all. The first that plays
+            gives the game its reward, and where there is none, the first tag of the game by name.
         system: how every player's conversation begins.
     """
 
@@ -58,7 +60,6 @@ class TurnGame(Workflow):
         for player, role in roles.items():
             of_role[role].append(rewards.get(player, 0.0))
         per_target = {role: fmean(values) for role, values in of_role.items()}
-        trained = [role for role in self.trainable_targets or per_target if role in per_target]
-        shown = fmean(per_target[role] for role in trained or per_target)
+        shown = per_target[next((tag for tag in self.trainable_targets or () if tag in per_target), min(per_target))]
         metrics = {"unfinished": float(not rewards), "game_failed": float("failed" in info)}
         return WorkflowOutput(reward=shown, is_success=shown > 0, per_target=per_target, metrics=metrics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 from rollout_stage import Stage
 from transformers import AutoTokenizer
 
@@ -65,6 +66,15 @@ async def test_a_turn_is_whose_it_is_and_each_target_earns_its_own(
     assert talk_of(episode, "player 1") == ["3 are left", "9", "not so many", "1"]
     assert len(episode.timelines) == 2, "a player's talk only grows"
     assert episode.metrics["unfinished"] == 0
+
+
+@pytest.mark.parametrize(("params", "reward"), [({}, 1.0), ({"trained": ["gone", "second", "first"]}, -1.0)])
+async def test_a_game_of_which_both_sides_are_trained_has_the_reward_of_the_first(
+    stage: Callable[..., Stage], smol_folder: Path, params: dict[str, list[str]], reward: float
+) -> None:
+    [group] = await stage(TurnGame, replies=moves(smol_folder, 2, 1, 2), judge=None, params=params).play([NIM])
+    [episode] = group.episodes
+    assert (episode.raw_reward, episode.status) == (reward, "success" if reward > 0 else "failed")
 
 
 async def test_a_game_that_is_cut_earns_nothing_and_says_so(stage: Callable[..., Stage], smol_folder: Path) -> None:
