@@ -84,6 +84,29 @@ def test_what_is_written_to_an_episode_later_reaches_who_looks_at_it(page, going
     page.locator(".interaction .summary").get_by_text("+0.25").wait_for()
 
 
+def test_a_comparison_shows_what_training_writes_later(page, going):
+    served, run, store, _ = going
+    here, other = make_episode(), make_episode(1, answer="It is 3.")
+    store.append(other)
+    store.flush()
+    page.goto(f"{served}#run={run}&id={here.episode_id}&face=compare&with={other.episode_id}")
+    page.locator(".side[data-side=a] .t").last.hover()
+    page.locator(".hover-card").get_by_text("step not finished").wait_for()
+    for episode, advantage in ((here, 0.25), (other, -0.25)):
+        store.annotate(episode.episode_id, advantages=[advantage])
+        store.annotate_logprobs(episode.episode_id, own_logprobs(episode))
+    store.flush()
+    page.locator(".hover-card .is-loss").wait_for()
+    page.locator(".side[data-side=b] .t").last.hover()
+    page.locator(".hover-card").get_by_text("-0.25").wait_for()
+
+    page.get_by_label("Episodes of").select_option("*")
+    until(page, "document.querySelectorAll('.group tbody tr').length === 1")
+    store.append(make_episode(2, step=2, task="task-1"))
+    store.flush()
+    until(page, "document.querySelectorAll('.group tbody tr').length === 2")
+
+
 def test_what_did_not_change_is_not_asked_for_again(page, going):
     """Neither an episode and its tokens while others are written, nor the run while advantages are."""
     served, run, store, _ = going

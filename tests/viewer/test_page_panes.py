@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 from page_words import until
-from viewer_stage import CONFIG, make_episode, write_run
+from viewer_stage import CONFIG, make_episode, read_node, said_node, write_run, writing
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +69,20 @@ def test_a_phone_has_the_bar_in_two_rows_and_every_face_of_an_episode(page, serv
         assert page.locator("[role=tab]").last.bounding_box()["x"] + 40 < 390
         page.locator(".bar-tools button").first.click()
     assert page.locator(".details dd").first.bounding_box()["width"] > 300
+
+
+def test_a_phone_shows_all_that_is_known_of_an_answer(page, serve, tmp_path):
+    nodes = [read_node(0, None, "What is it?"), said_node(1, 0, "It is 2.")]
+    nodes[1].finish_reason = "length"
+    episode = make_episode(nodes=nodes)
+    with writing(tmp_path) as run, run.open_episodes() as store:
+        store.append(episode, [-1.7094])
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{serve(tmp_path)}#run=demo/{run.path.name}&id={quote(episode.episode_id)}")
+    page.locator(".message.sampled .facts > *").first.wait_for()
+    facts = page.locator(".message.sampled .facts > *").all()
+    assert len(facts) == 6
+    assert max(box["x"] + box["width"] for fact in facts if (box := fact.bounding_box())) <= 390
 
 
 def test_the_name_of_a_run_stays_in_sight_while_its_columns_scroll(page, serve, tmp_path):

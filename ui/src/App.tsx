@@ -77,7 +77,7 @@ export function App() {
 
   const view = place.run === null && place.view !== 'served' ? 'runs' : place.view
   /** The same as long as it shows the same: hundreds of runs are not compared for each line of metrics. */
-  const pane = useMemo(() => <RunPane open={open.data} runs={runs.data ?? []} run={run.data} />, [open.data, runs.data, run.data, spoken])
+  const pane = useMemo(() => <RunPane runs={runs.data ?? []} run={run.data} />, [runs.data, run.data, spoken])
   return (
     <>
       <Bar open={open.data} run={run.data} view={view} onHelp={() => setHelping(true)} />

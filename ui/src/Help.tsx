@@ -11,7 +11,7 @@ const KEYS: [string[], Word][] = [
   [['k'], 'key_previous_episode'],
   [['n', 'p'], 'key_messages'],
   [['[', ']'], 'key_timelines'],
-  [['1', '2', '3', '4', '5'], 'key_faces'],
+  [['1', '…', '6'], 'key_faces'],
   [['t'], 'key_toggle'],
   [['/'], 'key_search'],
   [['←', '→', '↑', '↓'], 'key_token'],

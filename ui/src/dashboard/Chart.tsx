@@ -44,7 +44,7 @@ export function Chart({ kind, all, axis, names, isFirst }: Props) {
     (): Sight => ({ fromZero: kind.fromZero, isShare: kind.unit === '%', isLog, isWhole: axis === 'step', from: axis === chosen ? edge(from) : null, to: axis === chosen ? edge(to) : null }),
     [kind.fromZero, kind.unit, isLog, axis, chosen, from, to],
   )
-  const savePicture = async (): Promise<void> => download(`${fileOf(kind)}.png`, await picture(kind.unit ? `${title} (${term(kind.unit)})` : title, lines, sight, isDark ? DARK : LIGHT))
+  const savePicture = async (): Promise<void> => download(`${fileOf(kind)}.png`, await picture(`${kind.unit ? `${title} (${term(kind.unit)})` : title} · ${t(UNITS[axis])}`, lines, sight, isDark ? DARK : LIGHT))
   const saveTable = (): void => download(`${fileOf(kind)}.csv`, new Blob([csv(axis === 'step' ? 'step' : t(UNITS[axis]), lines)], { type: 'text/csv' }))
   const toggleLog = (): void => go({ log: isLog ? log.filter((each) => each !== key) : [...log, key] }, { replace: true })
   return (

@@ -1,6 +1,6 @@
 /** The episodes of a group, or of the same task at other steps or in another run, and one of them against this one, word by word. */
 
-import { useMemo, useRef } from 'preact/hooks'
+import { useEffect, useMemo, useRef } from 'preact/hooks'
 
 import { Empty, Failure, Loading } from '../common/Notice'
 import { Select } from '../common/Select'
@@ -24,7 +24,8 @@ import { LINE } from './TokensFace'
 /** In the place of a run: this one, at whichever step. */
 const ALL_STEPS = '*'
 
-export function CompareFace({ episode }: { episode: Episode }) {
+/** `written` grows when something was written to the run's episodes. */
+export function CompareFace({ episode, written }: { episode: Episode; written: number }) {
   const place = usePlace()
   const source = useSource()
   const { row, group } = episode
@@ -34,7 +35,7 @@ export function CompareFace({ episode }: { episode: Episode }) {
   return (
     <div class="compare">
       {source.served && <RunChoice chosen={chosen} isAlone={isAlone} />}
-      {chosen ? <Elsewhere key={`${chosen} ${row.task_id} ${row.split}`} episode={episode} run={elsewhere} /> : <InGroup episode={episode} />}
+      {chosen ? <Elsewhere key={`${chosen} ${row.task_id} ${row.split}`} episode={episode} run={elsewhere} written={written} /> : <InGroup episode={episode} />}
     </div>
   )
 }
@@ -60,13 +61,12 @@ function InGroup({ episode }: { episode: Episode }) {
   const source = useSource()
   const { group, row } = episode
   const others = group.filter((member) => member.episode_id !== row.episode_id && source.holds(member.episode_id))
-  const other = others.find((member) => member.episode_id === place.with) ?? mostUnlike(others, row)
-  const isBranch = place.with === row.episode_id
+  const other = [row, ...others].find(({ episode_id }) => episode_id === place.with) ?? mostUnlike(others, row)
   return (
     <>
-      <GroupTable title={t('group', { n: group.length })} group={group} here={row.episode_id} other={isBranch ? row.episode_id : (other?.episode_id ?? '')} />
-      {isBranch || other ? (
-        <Against key={`${row.episode_id} ${place.with}`} episode={episode} run={place.run ?? ''} other={isBranch ? row.episode_id : other!.episode_id} />
+      <GroupTable title={t('group', { n: group.length })} group={group} here={row.episode_id} other={other?.episode_id ?? ''} />
+      {other ? (
+        <Against key={`${row.episode_id} ${place.with}`} episode={episode} run={place.run ?? ''} other={other.episode_id} />
       ) : (
         <Empty title={t('group_alone')} />
       )}
@@ -81,13 +81,16 @@ function mostUnlike(others: GroupMember[], { reward }: Pick<GroupMember, 'reward
 }
 
 /** The same task at other steps, the newest first, or in another run. */
-function Elsewhere({ episode, run }: { episode: Episode; run: string }) {
+function Elsewhere({ episode, run, written }: { episode: Episode; run: string; written: number }) {
   const place = usePlace()
   const source = useSource()
   const { row } = episode
   const answer = useResource(`elsewhere ${run} ${row.split} ${row.task_id}`, () =>
     source.episodes(run, { ...NO_FILTER, task_id: row.task_id, split: row.split, sort: 'step', order: 'desc' }, 0, MOST_ELSEWHERE),
   )
+  useEffect(() => {
+    if (written > 0) answer.again()
+  }, [written])
   if (answer.error) return <Failure error={answer.error} again={answer.again} />
   if (!answer.data) return <Loading />
   const rows = answer.data.rows.filter((each) => each.status !== 'error' && each.episode_id !== row.episode_id)
@@ -201,6 +204,10 @@ function Against({ episode, run: its, other }: { episode: Episode; run: string; 
     ])
     return { a: new Columns(mine), b: new Columns(theirs), episode: second }
   })
+  // What training writes to the group later makes its tokens others.
+  useEffect(() => {
+    if (answer.data) answer.again()
+  }, [episode.revision])
   if (answer.error) return <Failure error={answer.error} again={answer.again} />
   if (!answer.data) return <Loading />
   return (

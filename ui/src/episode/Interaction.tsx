@@ -48,7 +48,7 @@ export function Interaction({ written }: { written: number }) {
       ) : answer.error ? (
         <Failure error={answer.error} again={answer.again} />
       ) : answer.data ? (
-        <Opened key={id} episode={answer.data} timeline={timeline} tokens={tokens} />
+        <Opened key={id} episode={answer.data} timeline={timeline} tokens={tokens} written={written} />
       ) : (
         <Loading />
       )}
@@ -70,7 +70,14 @@ function useRenewed(written: number, answer: Resource<Episode>, tokens: Resource
   }, [revision.data, revision.error, answer.data, tokens.data])
 }
 
-function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: number; tokens: Resource<Tokens> }) {
+interface OpenedProps {
+  episode: Episode
+  timeline: number
+  tokens: Resource<Tokens>
+  written: number
+}
+
+function Opened({ episode, timeline, tokens, written }: OpenedProps) {
   const place = usePlace()
   const commands = useRef<FaceCommands>(null)
   const area = useRef<HTMLDivElement>(null)
@@ -99,7 +106,7 @@ function Opened({ episode, timeline, tokens }: { episode: Episode; timeline: num
         {face === 'chat' && <ChatFace {...shared} />}
         {face === 'tokens' && <TokensFace {...shared} answer={tokens} />}
         {face === 'branches' && <BranchesFace episode={episode} />}
-        {face === 'compare' && <CompareFace episode={episode} />}
+        {face === 'compare' && <CompareFace episode={episode} written={written} />}
         {face === 'details' && <DetailsFace episode={episode} />}
         {face === 'lanes' && <LanesFace episode={episode} />}
       </div>

@@ -2,7 +2,7 @@
 
 import { useMemo } from 'preact/hooks'
 
-import type { ErrorCount, Open, Run, RunInfo, Split, StepRow } from '../data/types'
+import type { ErrorCount, Run, RunInfo, Split, StepRow } from '../data/types'
 import { Empty } from '../common/Notice'
 import { RunStatus } from '../common/Status'
 import { useLater } from '../state/later'
@@ -15,7 +15,6 @@ import { distinctions } from './columns'
 const FIRST = 20
 
 interface Props {
-  open: Open | null
   runs: RunInfo[]
   run: Run | null
 }

@@ -21,15 +21,7 @@ interface Props {
 
 export class TokenLine extends Component<Props> {
   override shouldComponentUpdate(next: Props): boolean {
-    const now = this.props
-    return (
-      now.columns !== next.columns ||
-      now.start !== next.start ||
-      now.end !== next.end ||
-      now.colouring !== next.colouring ||
-      now.pinned !== next.pinned ||
-      now.mark !== next.mark
-    )
+    return (Object.keys(next) as (keyof Props)[]).some((name) => this.props[name] !== next[name])
   }
 
   override render({ columns, start, end, colouring, scale, pinned, mark }: Props) {
