@@ -54,7 +54,14 @@ async def make(config: AstuneConfig, material: Material, out: Path, on_progress:
     """Generate tasks and write them: training tasks to `out`, validation tasks and the report beside it. Raises
     AstuneError if the helper model does not answer, no task was accepted, or a file cannot be written."""
     model = HelperModel(config.helper_model)
-    made = await make_tasks(config.task_reader.data_generation, material, model, config.sandbox, on_progress)
+    made = await make_tasks(
+        config.task_reader.data_generation,
+        material,
+        model,
+        config.sandbox,
+        on_progress,
+        config.task_judge.reference_field,
+    )
     write_tasks(out, made.training)
     write_tasks(held_out_beside(out), made.held_out)
     write_whole(report_beside(out), _report_html(made, out.name))

@@ -34,10 +34,11 @@ class Draft:
     checker: str = ""
     env_type: str = "no_env"
 
-    def task(self, *, show_passage: bool = False) -> Task:
-        """The task that it becomes; its id follows from its content."""
+    def task(self, *, show_passage: bool = False, answer_field: str = ANSWER) -> Task:
+        """The task that it becomes; its id follows from its content. The judge looks for its answer in the metadata's
+        `answer_field`."""
         passages = [{"document": each.document, "text": each.text} for each in self.passages]
-        metadata: dict[str, Any] = {ANSWER: self.answer, **self.made_of}
+        metadata: dict[str, Any] = {ANSWER: self.answer, **self.made_of, answer_field: self.answer}
         metadata |= {"passages": passages, "evidence": list(self.evidence)} if passages else {}
         metadata |= {CHECKER: self.checker} if self.checker else {}
         shown = [each.text for each in self.passages] if show_passage else []

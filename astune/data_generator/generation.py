@@ -19,7 +19,7 @@ from astune.config.data import DataGenerationConfig
 from astune.config.sandbox import SandboxConfig
 from astune.data_generator.checkers import Checked
 from astune.data_generator.documents import Unread, read_documents
-from astune.data_generator.draft import Draft
+from astune.data_generator.draft import ANSWER, Draft
 from astune.data_generator.exploration import ExplorationSource, reproduced
 from astune.data_generator.filters import (
     New,
@@ -112,8 +112,10 @@ async def make_tasks(
     model: HelperModel,
     sandbox: SandboxConfig,
     on_progress: OnProgress = lambda *_: None,
+    answer_field: str = ANSWER,
 ) -> Made:
-    """Ask, verify and divide until there are `config.number` tasks, or no request is left.
+    """Ask, verify and divide until there are `config.number` tasks, or no request is left. Each has its answer in the
+    metadata's `answer_field` too.
 
     Raises:
         HelperModelError: the helper model does not answer, or its budget is used up. What it answered is kept.
@@ -157,7 +159,7 @@ async def make_tasks(
             f"none of {stages[0].came} drafts became a task ({reasons or 'nothing was proposed'})",
             hint="a more capable helper model, or other documents and examples",
         )
-    tasks = [(each, each.task(show_passage=config.show_passage)) for each in kept]
+    tasks = [(each, each.task(show_passage=config.show_passage, answer_field=answer_field)) for each in kept]
     return Made(
         [task for draft, task in tasks if draft.group not in material.held_out],
         [task for draft, task in tasks if draft.group in material.held_out],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +78,20 @@ class TaskReaderDataGeneration(TaskReaderBase):
         seeds = self.find(config.seeds, key="task_reader.data_generation.seeds") if config.seeds else None
         documents = [self._place(path) for path in config.documents]
         material = material_of(self._experiment, documents, seeds)
-        folder = cache_dir() / "made_tasks" / self._name(material)
+        folder = cache_dir() / "made_tasks" / self._name(material, seeds)
         if (folder / _TRAINING).is_file() and (folder / _HELD_OUT).is_file():
             self.tell(f"tasks made before, from {folder}")
             return folder
         model = HelperModel(self._experiment.helper_model)
-        making = make_tasks(config, material, model, self._experiment.sandbox, self._on_progress)
+        field = self._experiment.task_judge.reference_field
+        making = make_tasks(config, material, model, self._experiment.sandbox, self._on_progress, field)
         made = run_alone(making, name="astune-data")
         originals = tasks_in(seeds) if seeds is not None and config.originals else []
-        held = [task for task in originals if task.task_id in material.held_out]
-        write_tasks(folder / _HELD_OUT, [*made.held_out, *held])
-        write_tasks(folder / _TRAINING, [*made.training, *(task for task in originals if task not in held)])
+        divided: dict[bool, list[Task]] = {True: list(made.held_out), False: list(made.training)}
+        for task in originals:
+            divided[task.task_id in material.held_out].append(task)
+        write_tasks(folder / _HELD_OUT, divided[True])
+        write_tasks(folder / _TRAINING, divided[False])
         return folder
 
     def _place(self, path: str) -> Path:
@@ -100,14 +103,16 @@ class TaskReaderDataGeneration(TaskReaderBase):
             )
         return there[0]
 
-    def _name(self, material: Material) -> str:
+    def _name(self, material: Material, seeds: Path | None) -> str:
         """A name that says from what, how and by whom the tasks were made."""
         helper = self._experiment.helper_model
+        prompts = sorted(helper.prompts.expanduser().glob("*.txt")) if helper.prompts is not None else []
+        files = [*([seeds] if seeds is not None else []), *prompts]
         content: dict[str, Any] = {
             "passages": [hashlib.sha256(each.text.encode()).hexdigest() for each in material.passages],
-            "examples": [[each.question, each.answer] for each in material.examples],
-            "worlds": [asdict(each) for each in material.worlds],
+            "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
             "settings": self.config.data_generation.model_dump(),
+            "reference_field": self._experiment.task_judge.reference_field,
             "helper_model": helper.model_dump(mode="json", include={"base_url", "model", "language", "prompts"}),
         }
         return content_id(content)

@@ -95,19 +95,31 @@ def test_the_reader_makes_tasks_once_and_trains_on_the_examples_too(tmp_path: Pa
         conf.write_text(
             f"astune:\n  helper_model: {{base_url: '{server.url}'}}\n  task_reader:\n    type: data_generation\n"
             f"    data_generation: {{seeds: seeds.jsonl, number: 30, axes: [numbers, wording]}}\n"
+            "  task_judge: {reference_field: solution}\n"
         )
+        rows = [json.loads(line) for line in seeds.open()]
+        for row in rows:
+            row["metadata"] = {"solution": row["metadata"]["answer"]}
+        seeds.write_text("".join(json.dumps(row) + "\n" for row in rows))
         config = load_config(conf)
         said: list[str] = []
         first = open_task_reader(config.task_reader, base_dir=tmp_path, experiment=config).read(said.append)
         asked = len(server.bodies)
         again = open_task_reader(config.task_reader, base_dir=tmp_path, experiment=config).read(said.append)
         assert (again, len(server.bodies)) == (first, asked)
+        for row in rows:
+            row["metadata"]["kind"] = "sum"
+        seeds.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edited = open_task_reader(config.task_reader, base_dir=tmp_path, experiment=config).read()
+        assert sum(task.metadata.get("kind") == "sum" for task in edited.training) == 16
+        assert len(server.bodies) == asked
     assert "making tasks: 30 of 30" in said
     assert "made before" in said[-1]
     assert len(first.training) + len(first.validation) == 30 + 20
     held = {task.task_id for task in first.validation}
     assert all(task.metadata.get("example", task.task_id) not in held for task in first.training)
     assert sum("checker" not in task.metadata for task in first.training) == 16
+    assert all(task.metadata["solution"] for task in first.training), "the judge looks there"
 
 
 def test_a_plan_asks_the_helper_model_nothing(
