@@ -47,6 +47,10 @@ def test_the_users_own_keys_come_last(engine: ClusterEngine) -> None:
         ("verl", {"algorithm": {"filter_groups": {"enable": True}}}),
         ("verl", {"distillation": {"enabled": True}}),
         ("verl", {"reward": {"reward_model": {"enable": True}}}),
+        ("verl", {"actor_rollout_ref": {"actor": {"checkpoint": {"async_save": True}}}}),
+        ("verl", {"actor_rollout_ref": {"model": {"mtp": {"enable": True}}}}),
+        ("verl", {"trainer": {"max_actor_ckpt_to_keep": 1}}),
+        ("trinity", {"trainer": {"max_checkpoints_to_keep": 1}}),
     ],
 )
 def test_what_the_loss_rests_on_is_not_the_users_to_say(engine: ClusterEngine, keys: dict[str, Any]) -> None:
@@ -59,6 +63,13 @@ def test_who_says_what_is_astunes_to_say_is_told_the_key_to_say_it_with() -> Non
     with pytest.raises(ConfigError) as told:
         layers_of("verl", config("verl", data={"train_batch_size": 2}), {}, on_cpu=False)
     assert told.value.hint == "it follows from astune.trainer.tasks_per_step"
+
+
+@pytest.mark.parametrize(("engine", "value"), [("verl", None), ("trinity", None), ("trinity", 8)])
+def test_a_section_that_is_left_empty_is_refused(engine: ClusterEngine, value: int | None) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer is a section of {engine}'s; found {value}"):
+        layers_of(engine, config(engine, trainer=value), {}, on_cpu=False)
+    layers_of(engine, config(engine, trainer={}), {}, on_cpu=False)
 
 
 def test_a_word_where_the_engine_has_a_number_is_refused() -> None:

@@ -45,11 +45,13 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         *_under(_ACTOR, "loss_agg_mode", "use_kl_loss", "kl_loss_coef", "calculate_entropy", "entropy_coeff"),
         *_under(_ACTOR, "ppo_epochs", "ppo_mini_batch_size", "policy_loss"),
         *_under(_ACTOR, "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"),
+        *_under(f"{_ACTOR}.checkpoint", "async_save", "save_contents", "load_contents"),
         *_under("actor_rollout_ref", "hybrid_engine", "model.path", "model.lora_rank", "model.lora_alpha"),
-        *_under("actor_rollout_ref.model", "lora_adapter_path", "lora.rank", "lora.alpha"),
-        *_under(_ROLLOUT, "name", "max_model_len", "n", *_SAMPLING, "logprobs_mode", "calculate_log_probs"),
+        *_under("actor_rollout_ref.model", "lora_adapter_path", "lora.rank", "lora.alpha", "mtp"),
+        *_under(_ROLLOUT, "mtp", "name", "max_model_len", "n", *_SAMPLING, "logprobs_mode", "calculate_log_probs"),
         *_under(_ROLLOUT, "agent.agent_loop_manager_class"),
         *_under("trainer", "critic_warmup", "default_local_dir", "resume_from_path", "resume_mode"),
+        *_under("trainer", "del_local_ckpt_after_load", "max_actor_ckpt_to_keep"),
         *_under("trainer", "test_freq", "val_before_train", "total_epochs", "total_training_steps", "use_v1"),
         *_under("trainer.v1", "sampler", "colocate_async.num_warmup_batches"),
         *_under("trainer.v1.separate_async", "num_warmup_batches", "parameter_sync_step"),
@@ -63,11 +65,11 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         *_under("explorer", "max_inflight_batches", "runner_per_model"),
         *_under("explorer.rollout_model", *_LENGTHS, *_SAMPLING),
         *_under("synchronizer", "sync_interval", "sync_offset", "explorer_sync_interval", "trainer_sync_interval"),
-        *_under("trainer", "critic_warmup", "save_hf_checkpoint", "total_steps"),
+        *_under("trainer", "critic_warmup", "max_checkpoints_to_keep", "save_hf_checkpoint", "total_steps"),
         *_under(f"trainer.trainer_config.{_ACTOR}", "ppo_epochs", "ppo_mini_batch_size", "policy_loss"),
     ),
 }
-"""Settings on which law 4's loss and the token accounting rest."""
+"""Settings on which law 4's loss, the token accounting and a resume rest."""
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 """verl's names."""
 
@@ -79,20 +81,31 @@ def layers_of(engine: ClusterEngine, config: AstuneConfig, own: Mapping[str, Any
         if any(f"{key}.".startswith(f"{kept}.") for kept in _KEPT[engine]):
             own_keys = [own_key for own_key, engine_keys in key_map.items() if key in engine_keys]
             raise ConfigError(
-                f"astune.{engine}: {key} is set by astune, since the loss depends on it",
+                f"astune.{engine}: {key} is set by astune: the loss, token accounting or a resume depends on it",
                 hint=f"it follows from {own_keys[0]}" if own_keys else "leave it out; see docs/en/backbones.md",
             )
     places = Path(DEFAULT_YAML).parent
     files = [f"{engine}_default.yaml", *([f"{engine}_cpu.yaml"] if on_cpu else [])]
-    return [
+    layers: Layers = [
         *(
             (f"default_config/{name}", dict(leaves(yaml.safe_load((places / name).read_text())[engine])))
             for name in files
         ),
         (f"config_auto_convertion_{engine}.json", engine_values(config, key_map)),
         ("astune's own", dict(own)),
-        (f"astune.{engine}", users),
     ]
+    _require_sections(users, layers, engine)
+    return [*layers, (f"astune.{engine}", users)]
+
+
+def _require_sections(users: Mapping[str, Any], layers: Layers, engine: ClusterEngine) -> None:
+    """Check that no section is replaced by one value, and all that was set in it lost with it."""
+    for key, value in users.items():
+        if value != {} and any(set_key.startswith(f"{key}.") for _, values in layers for set_key in values):
+            raise ConfigError(
+                f"astune.{engine}: {key} is a section of {engine}'s; found {value!r}",
+                hint="name keys below it, or leave it out",
+            )
 
 
 def of_user(config: AstuneConfig, engine: ClusterEngine, key: str, default: Any = None) -> Any:

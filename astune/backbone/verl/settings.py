@@ -181,7 +181,7 @@ class _Keys:
         if not free:
             require_known(key, self._known, source=source, engine="verl")
             require_kind(key, value, self._defaults.get(key), source=source, engine="verl")
-        if key in self._sections and value not in (None, {}):
+        if key in self._sections and value != {}:
             raise ConfigError(f"{source}: {key} is a section of verl's; found {value!r}", hint="name keys below it")
         with open_dict(composed):
             OmegaConf.update(composed, key, as_typed(value, self._defaults.get(key)), force_add=free)
