@@ -242,7 +242,7 @@ async def test_episodes_are_recorded_in_their_order_and_a_failure_is_raised_at_t
 
 
 async def test_a_group_that_was_dropped_is_accounted_for_with_the_next_step(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (_, reports, run):
+    async with serving(tmp_path, tasks_per_step=2) as (_, reports, run):
         reason = "group incomplete: the server was away"
         other = replace(episode(5, 1.0), episode_id="train-000001-task-005-1")
         await asyncio.to_thread(report_episode, reports, other)
@@ -592,9 +592,22 @@ async def test_other_reports_do_not_wait_for_a_step_and_what_is_recorded_keeps_i
         measurement = asyncio.create_task(asyncio.to_thread(measure, reports, 1, 1.0))
         await asyncio.to_thread(report_group, reports, first_repeat=2, uid="two")
         await asyncio.to_thread(reports.send, PhaseBegan(name="rollout"))
+        server.last_report_at -= 1e6
+        assert server.silent_s == 0  # the engine waits for what is recorded
         others_received.set()
         await asyncio.gather(step, measurement)
+        assert server.silent_s < 1e6
         assert [(line.step, line.kind) for line in run.metrics()] == [(1, "train"), (1, "validation")]
+
+
+@pytest.mark.parametrize("groups", [(), ("one",)])
+async def test_a_step_without_all_of_its_groups_ends_the_run(tmp_path: Path, groups: tuple[str, ...]) -> None:
+    async with serving(tmp_path, tasks_per_step=2) as (_, reports, run):
+        episodes = await asyncio.to_thread(report_group, reports)
+        await asyncio.to_thread(report_group, reports, first_repeat=2, uid="two")
+        with pytest.raises(RunStoreError, match=f"verl lost {2 - len(groups)} of 2 groups of step 1"):
+            await asyncio.to_thread(lambda: report_step(reports, episodes, groups=groups))
+        assert run.metrics() == []
 
 
 async def test_a_step_of_groups_that_were_never_reported_ends_the_run(tmp_path: Path) -> None:

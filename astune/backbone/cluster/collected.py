@@ -110,27 +110,35 @@ class Collected:
         if there != wanted:
             raise self._lost(wanted - there, wanted, f"batch {batch}")
 
-    def take(self, uids: Sequence[str]) -> RolloutResult:
-        """Hand out the groups of a step. Raises TransitionError where one was never reported, or used before."""
+    def take_step(self, uids: Sequence[str], wanted: int, step: int) -> RolloutResult:
+        """Hand out the groups of a step. Raises TrainerError where there are not `wanted`: engines drop failed ones.
+
+        TransitionError where one was never reported, or used before.
+        """
         missing = [uid for uid in uids if uid not in self._groups]
         if missing:
             raise TransitionError(
                 f"{self._engine} trained the group {missing[0]}, which was not reported or trained before",
                 hint="this is a defect of astune",
             )
-        return _result([self._groups.pop(uid) for uid in uids])
+        if len(uids) != wanted:
+            raise self._lost(wanted - len(uids), wanted, f"step {step}")
+        return self._take(uids)
 
     def take_validation(self, wanted: int, step: int) -> RolloutResult:
         """Hand out the groups of a measurement. Raises TrainerError where there are not `wanted`."""
         uids = [uid for uid, one in self._groups.items() if one.split == "validation"]
         if len(uids) != wanted:
             raise self._lost(wanted - len(uids), wanted, f"the measurement after step {step}")
-        return self.take(uids)
+        return self._take(uids)
 
     def left(self) -> list[Episode]:
         """Episodes that no step or measurement used."""
         ahead = [episode for one in self._groups.values() for episode in one.group.episodes]
         return [*ahead, *(one.episode for one in self._attempts.values() if one.episode is not None)]
+
+    def _take(self, uids: Sequence[str]) -> RolloutResult:
+        return _result([self._groups.pop(uid) for uid in uids])
 
     def _move(self, episode_id: str, to: _State) -> None:
         attempt = self._attempts.get(episode_id)

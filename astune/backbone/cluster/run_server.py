@@ -52,6 +52,11 @@ class RunServer:
         self.failed = asyncio.Event()
         self.last_report_at = time.monotonic()
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last report; 0 while one is recorded, for which the engine waits."""
+        return 0.0 if self.writer.is_recording else time.monotonic() - self.last_report_at
+
     def fail(self, failure: AstuneError) -> None:
         """End the run; the first cause is the one that counts."""
         self.failure = self.failure or failure
@@ -89,7 +94,10 @@ class RunServer:
             self.last_report_at = time.monotonic()
             if self.failure is not None:  # what is reported after the cause is its consequence
                 return _refused(str(self.failure), 409)
-            return await self._record(request.path_params["kind"], await request.body())
+            try:
+                return await self._record(request.path_params["kind"], await request.body())
+            finally:
+                self.last_report_at = time.monotonic()
 
         return Starlette(
             routes=[

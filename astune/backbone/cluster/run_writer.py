@@ -55,6 +55,11 @@ class RunWriter:
         optim = job.config.trainer.optim
         self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.resumed is None else None
 
+    @property
+    def is_recording(self) -> bool:
+        """Return whether a step, a measurement or a checkpoint is being recorded, which may take long."""
+        return self._turn.locked()
+
     async def write(self, message: Message) -> Answer:
         """Record a report.
 
@@ -62,23 +67,26 @@ class RunWriter:
             TransitionError: it is out of order.
             TrainerError: it says that the run cannot continue.
         """
+        per_step = self.job.config.trainer.tasks_per_step
         match message:
             case AttemptStarted():
                 self._recorder.on_started(message.episode_id, self._collected.start(message))
             case GroupFinished():
                 self._collected.finish_group(message)
             case BatchExplored():
-                self._collected.require_explored(message.batch, self.job.config.trainer.tasks_per_step)
+                self._collected.require_explored(message.batch, per_step)
             case StepTrained():
-                rollouts = self._collected.take(message.groups)
-                await self._in_turn(self._record_step, message, rollouts)
+                rollouts = self._collected.take_step(message.groups, per_step, message.step)
+                report = await self._in_turn(self._record_step, message, rollouts)
+                if report is not None:
+                    self._checks.note_step(message.step, report)
             case TasksMeasured():
                 rollouts = self._collected.take_validation(len(self.job.validation_tasks), message.step)
                 return await self._in_turn(self._record_measurement, message, rollouts)
             case CheckpointSaved():
-                await self._in_turn(self._save_checkpoint, message)
+                await self._in_turn(self._save_checkpoint, message, moved=self._checks.moved)
             case WeightsSynced():
-                await self._in_turn(self._checks.require_loaded, message)
+                self._checks.require_loaded(message)
             case PhaseBegan():
                 self._observer.on_phase(message.name)
             case RunFailed():
@@ -104,7 +112,7 @@ class RunWriter:
         async with self._turn:
             return await asyncio.to_thread(record, *arguments, **named)
 
-    def _record_step(self, message: StepTrained, rollouts: RolloutResult) -> None:
+    def _record_step(self, message: StepTrained, rollouts: RolloutResult) -> StepReport | None:
         step, ledger = message.step, self.ledger
         if step != ledger.step + 1:
             raise TransitionError(
@@ -120,20 +128,19 @@ class RunWriter:
         engine = {f"{self.job.engine}/{name}": one for name, one in message.metrics.items() if math.isfinite(one)}
         order = self.job.order_after(step)
         ledger.record_step(batch, rollouts, report, seconds=message.phases, order=order, more=engine)
-        if report is not None:
-            self._checks.note_step(step, report)
+        return report
 
     def _record_measurement(self, message: TasksMeasured, rollouts: RolloutResult) -> Answer:
         success = self.ledger.record_validation(message.step, rollouts, seconds={"validation": message.seconds})
         self.ledger.rate(message.step)
         return Answer(success=success, enough=self.ledger.enough)
 
-    def _save_checkpoint(self, message: CheckpointSaved) -> None:
+    def _save_checkpoint(self, message: CheckpointSaved, *, moved: bool) -> None:
         if message.step != self.ledger.step:
             raise TransitionError(
                 f"a checkpoint of step {message.step} was saved, and step {self.ledger.step} is the last one"
             )
-        self.job.save_checkpoint(self.ledger, message.folder, dtype=message.dtype, moved=self._checks.moved)
+        self.job.save_checkpoint(self.ledger, message.folder, dtype=message.dtype, moved=moved)
 
 
 def _tasks(job: Job) -> dict[tuple[Split, str], Task]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -181,9 +180,8 @@ async def _watched(process: GuardedProcess, server: RunServer, config: AstuneCon
 
 
 def _require_signs_of_life(server: RunServer, config: AstuneConfig) -> None:
-    silent = time.monotonic() - server.last_report_at
     allowed = max(STARTS_WITHIN_S, config.rollout.step_timeout_s)
-    if silent > allowed:
+    if server.silent_s > allowed:
         raise DeadlineExceeded(
             f"{server.writer.job.engine} reported nothing for {allowed:g} s",
             hint="raise rollout.step_timeout_s if a step takes longer",
