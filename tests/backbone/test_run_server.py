@@ -158,7 +158,7 @@ def report_step(
     groups: Sequence[str] = ("one",),
     step: int = 1,
     version: int = 0,
-    lr_of_next: float = 1e-4,
+    lr: float = 1e-4,
 ) -> None:
     """As an engine's trainer reports it; its log-probabilities are the engine's and an error of two signs."""
     engine = ENGINE[:tokens]
@@ -179,7 +179,8 @@ def report_step(
         groups=list(groups),
         rows=rows,
         phases={"rollout": 2.0, "train": 1.0, "sync": 0.5},
-        metrics={"actor/grad_norm": grad_norm, "actor/lr": lr_of_next, "actor/undefined": float("nan")},
+        metrics={"actor/grad_norm": grad_norm, "actor/lr": lr / 2, "actor/undefined": float("nan")},
+        lr=lr,
     )
     reports.send(trained)
 
@@ -192,6 +193,7 @@ async def test_what_the_cluster_reports_is_what_the_run_records(tmp_path: Path) 
         [line] = run.metrics()
         assert line.metrics["reward/mean"] == 0.5
         assert line.metrics["train/grad_norm"] == 0.7
+        assert line.metrics["train/lr"] == 1e-4  # of this step: the engine's own is of the next one
         assert line.metrics["train/engine_correlation"] > 0.999
         assert line.metrics["train/logprob_diff_mean"] == pytest.approx(1e-3)
         assert line.metrics["balance/trained"] == 2 * N_TOKENS
@@ -277,7 +279,7 @@ def test_the_report_of_a_step_of_ten_million_tokens_is_accepted() -> None:
         entropy=values,
         ref_log_prob=values,
     )
-    step = StepTrained(step=1, groups=["1/0"], rows=[row], phases={}, metrics={})
+    step = StepTrained(step=1, groups=["1/0"], rows=[row], phases={}, metrics={}, lr=None)
     assert len(step.model_dump_json()) / 1000 * 10e6 < MAX_BODY_BYTES
 
 
@@ -359,7 +361,7 @@ async def test_servers_may_say_the_same_after_steps_too_small_for_bfloat16(tmp_p
 
         def train(step: int) -> None:
             episodes = report_group(reports, first_repeat=2 * step)
-            report_step(reports, episodes, step=step, version=step - 1, lr_of_next=2e-5)
+            report_step(reports, episodes, step=step, version=step - 1, lr=2e-5)
             reports.send(WeightsSynced(version=step, servers={"server 0": [1.0]}))
 
         await asyncio.to_thread(lambda: reports.send(WeightsSynced(version=0, servers={"server 0": [0.5]})))

@@ -1,6 +1,10 @@
 """Steps of verl's own worker and of the local trainer, from one model on; runs in verl's environment.
 
-{"folder", "keys": {...}, "port"}  ->  [{"grad_norm": [local, verl], "distance": of the two models' weights}, ...]
+{"folder", "keys": {...}, "port"}  ->  {
+    "steps": [{"grad_norm": [local, verl], "lr": verl's, "distance": of the two models' weights}, ...],
+    "resumed": rates of the next step, of a worker that loaded a checkpoint and is configured with half the rate:
+        as loaded, and as followed
+}
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +39,7 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from astune.algorithm import GRPO, advantages_of
 from astune.backbone.cluster.job import Job, StepsToCome
+from astune.backbone.cluster.rates import rate, set_base_rate
 from astune.backbone.cluster.rows import BatchScale, Row
 from astune.backbone.verl import estimator
 from astune.backbone.verl.loss import SCALE, loss_of
@@ -58,6 +64,17 @@ class Workers:
         self.actor = self._begun("actor")
         self.actor.set_loss_fn(loss_of(made.actor_rollout_ref.actor, config.trainer.loss))
         estimator.register(self._scheme)
+
+    def resumed(self) -> list[float]:
+        """Rates of a worker with half the rate that loads what this one saves."""
+        self._made.actor_rollout_ref.actor.optim.lr /= 2
+        other = self._begun("actor")
+        with tempfile.TemporaryDirectory() as folder:
+            self.actor.save_checkpoint(folder)
+            other.load_checkpoint(folder)
+        rates = [rate(other.actor.engine)]
+        set_base_rate(other.actor.engine)
+        return [*rates, rate(other.actor.engine)]
 
     def _begun(self, role: str) -> Any:
         worker = ActorRolloutRefWorker(self._made.actor_rollout_ref.copy(), role)
@@ -128,11 +145,12 @@ def main() -> None:
     answers: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
         trained = TrainingBatch(step, batch.used, advantages_of(GRPO(), batch.used), flat=batch.quiet)
+        lr = rate(workers.actor.actor.engine)
         norms = [local.step(trained).metrics["grad_norm"], workers.step(told)]
         theirs = workers.weights()
         distances = [float((own - theirs[name]).abs().max()) for name, own in local.named_tensors()]
-        answers.append({"grad_norm": norms, "distance": max(distances)})
-    sys.stdout.write(f"\n{json.dumps(answers)}\n")
+        answers.append({"grad_norm": norms, "lr": lr, "distance": max(distances)})
+    sys.stdout.write(f"\n{json.dumps({'steps': answers, 'resumed': workers.resumed()})}\n")
 
 
 main()

@@ -13,7 +13,7 @@ Processes of the engine, in its environment, on Ray; `../verl` and `../trinity` 
     process.py      calls the engine; layers.py  whose keys make its configuration; ray_cluster.py  whose Ray it is
     reports.py      sends messages.py to the run server: groups, steps, ...; actors.py  reports that a process died
     groups.py       runs groups of episodes; handed_over.py  hands those of agents on other machines to the run server
-    rows.py         groups as the engine's samples, and their weights
+    rows.py         groups as the engine's samples, and their weights; rates.py  the learning rate of verl's workers
     hooks.py        what is replaced in an engine is there, and changes of its modules
 
 Without a GPU the engines need more: `../cpu_clusters`.

@@ -77,7 +77,10 @@ class TrainedRow(BaseModel):
 
 
 class StepTrained(Message):
-    """The weights took a step. `groups` are all of its groups, `phases` seconds, `metrics` the engine's own."""
+    """The weights took a step. `groups` are all of its groups, `phases` seconds, `metrics` the engine's own.
+
+    `lr` is the learning rate of its update; None where nothing was trained.
+    """
 
     KIND = "step"
     step: int
@@ -85,6 +88,7 @@ class StepTrained(Message):
     rows: list[TrainedRow]
     phases: dict[str, float]
     metrics: dict[str, float]
+    lr: float | None
 
 
 class TasksMeasured(Message):

@@ -52,8 +52,6 @@ class RunWriter:
         self._collected = Collected(_tasks(job), job.engine)
         self._checks = WeightChecks(job.engine, max_staleness=job.config.trainer.max_staleness)
         self._turn = asyncio.Lock()
-        optim = job.config.trainer.optim
-        self._next_lr = optim.lr / (optim.warmup_steps + 1) if job.resumed is None else None
 
     @property
     def is_recording(self) -> bool:
@@ -122,9 +120,8 @@ class RunWriter:
         account(rollouts.balance, trained=trained.n_tokens(message.rows))
         report: StepReport | None = None
         if message.rows:
-            report = trained.report_of(message.rows, batch, self._loss, metrics=message.metrics, lr=self._next_lr)
+            report = trained.report_of(message.rows, batch, self._loss, metrics=message.metrics, lr=message.lr)
             self._checks.require_own_weights(step, report)
-            self._next_lr = message.metrics.get("actor/lr")  # engines report what the next step will have
         engine = {f"{self.job.engine}/{name}": one for name, one in message.metrics.items() if math.isfinite(one)}
         order = self.job.order_after(step)
         ledger.record_step(batch, rollouts, report, seconds=message.phases, order=order, more=engine)

@@ -19,6 +19,7 @@ from trinity.trainer.verl.trainer import VERLTrainer
 from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.hooks import hook, hooks, replace
 from astune.backbone.cluster.messages import Answer, CheckpointSaved, Message, PhaseBegan, StepTrained, TrainedRow
+from astune.backbone.cluster.rates import rate_of
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.reporting import reporting_failures
@@ -38,6 +39,8 @@ class KeepingEngine(VERLTrainer):
 
     values: Mapping[str, Mapping[str, list[float]]] = {}
     """Values that the trainer computed of the last batch, by experience id."""
+    lr: float | None = None
+    """The learning rate of the last batch; None where it taught nothing."""
 
     def n_ranks(self) -> int:
         return self._get_dp_size()
@@ -45,7 +48,7 @@ class KeepingEngine(VERLTrainer):
     def skip(self) -> None:
         """Skip a step that teaches nothing: with gradients of zero, momentum would still move the weights."""
         self.global_steps += 1
-        self.values = {}
+        self.values, self.lr = {}, None
 
     @hook
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -55,6 +58,7 @@ class KeepingEngine(VERLTrainer):
             for number, row in enumerate(batch.non_tensor_batch["unique_ids"])
         }
         self.config.actor.ppo_mini_batch_size = len(batch)
+        self.lr = rate_of(self.actor_rollout_wg.workers)
         return super()._update_actor(batch, metrics)
 
 
@@ -110,6 +114,7 @@ class ReportingTrainer(trinity_trainer.Trainer):
             ],
             phases=phases,
             metrics=numbers_of(metrics, without=_NOT_REPORTED),
+            lr=self.engine.lr,
         )
         await self._send_report(trained)
         return metrics

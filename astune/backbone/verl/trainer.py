@@ -33,6 +33,7 @@ from astune.backbone.cluster.messages import (
     TrainedRow,
     WeightsSynced,
 )
+from astune.backbone.cluster.rates import follow_configuration, rate_of
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.cluster.rows import BatchScale
 from astune.backbone.verl import estimator, loss
@@ -65,6 +66,7 @@ class ReportingTrainer(PPOTrainer):
             config.trainer.v1.trainer_mode = self._mode
         self._reports = reports()
         self._synced_s, self._saved_step = 0.0, 0
+        self._lr: float | None = None
         order = self._reports.work_order()
         self._done = self._n_begun = 0
         self._measured_steps: list[int] = order.measured_steps
@@ -106,6 +108,8 @@ class ReportingTrainer(PPOTrainer):
         super()._load_checkpoint()
         self._done = self._saved_step = self.global_steps
         self._n_begun = self._done * self.config.data.train_batch_size
+        if self._done:
+            follow_configuration(self.actor_rollout_wg.workers)
         replace(self, "_restored_tq_prompt_count", 0)
         for partition, items in (tq.kv_list() or {}).items():
             tq.kv_clear(keys=list(items), partition_id=partition)
@@ -148,6 +152,7 @@ class ReportingTrainer(PPOTrainer):
 
     @hook
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self._lr = None
         if not any(map(_teaches, batch.tags)):
             return batch  # gradients of zero would still move weights, by their momentum
         with open_dict(self.config):
@@ -157,6 +162,7 @@ class ReportingTrainer(PPOTrainer):
             for key, tag in zip(batch.keys, batch.tags, strict=True)
             if _teaches(tag)
         ]
+        self._lr = rate_of(self.actor_rollout_wg.workers)
         batch.extra_info[loss.SCALE] = BatchScale.count(taught).of_weights(self._token_weights)
         return super()._update_actor(batch, metrics)
 
@@ -196,6 +202,7 @@ class ReportingTrainer(PPOTrainer):
             rows=self._trained(batch),
             phases=_seconds(timing_raw) | {"sync": self._synced_s},
             metrics=numbers_of(metrics, without=_NOT_REPORTED),
+            lr=self._lr,
         )
         self._reports.send(trained)
         if self.global_steps in self._measured_steps:
