@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from astune.data_generator.draft import Draft
 from astune.data_generator.duplicates import Duplicates
-from astune.data_generator.solving import Solver, bare
+from astune.data_generator.solving import UNSPACED, Solver, bare
 from astune.env_service.objective import OBJECTIVE
 from astune.scoring.math_answer import is_number
 
@@ -38,6 +38,8 @@ async def no_leak(draft: Draft) -> Draft | str:
     """Check that the answer does not stand in the question. A number may, where no passage gave it: that is chance."""
     if not draft.passages and is_number(draft.answer):
         return draft
+    if re.fullmatch(rf"[{UNSPACED}]", bare(draft.answer)):
+        return draft  # 是 is in half of all questions
     stands = f" {bare(draft.answer)} " in f" {bare(draft.question)} "
     leaks = stands and _marked(draft.answer) <= _marked(draft.question)
     return "the answer stands in the question" if leaks else draft
@@ -52,8 +54,8 @@ async def has_evidence(draft: Draft) -> Draft | str:
     """Check that quoted evidence is in the passages, and with several passages in each."""
     if not any(bare(each) for each in draft.evidence):
         return "no evidence is quoted"
-    texts = [bare(passage.text) for passage in draft.passages]
-    quotes = [bare(each) for each in draft.evidence if bare(each)]
+    texts = [f" {bare(passage.text)} " for passage in draft.passages]
+    quotes = [f" {bare(each)} " for each in draft.evidence if bare(each)]
     if not all(any(quote in text for text in texts) for quote in quotes):
         return "what is quoted does not stand in the passage"
     if not all(any(quote in text for quote in quotes) for text in texts):

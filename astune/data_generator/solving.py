@@ -11,6 +11,8 @@ from astune.helper_model import Form, HelperModel, data
 from astune.schema import gathered
 from astune.scoring.math_answer import is_number, same_answer
 
+UNSPACED = r"\u3040-\u30ff\u3400-\u9fff"
+"""Letters of scripts without spaces between words, as a part of a regular expression's class."""
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUOTES = "`'\"“”‘’«»*"
 
@@ -68,9 +70,10 @@ def plainly_same(one: str, other: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """The bare words of a text, in lower case, without articles and punctuation, to find it in another text."""
+    """The bare words of a text, in lower case, without articles and punctuation, to find it in another text. Of
+    scripts without spaces, each character is a word."""
     text = unicodedata.normalize("NFKC", text).lower()
-    return " ".join(word for word in re.findall(r"\w+", text) if word not in _ARTICLES)
+    return " ".join(word for word in re.findall(rf"[{UNSPACED}]|[^\W{UNSPACED}]+", text) if word not in _ARTICLES)
 
 
 def _plain(text: str) -> str:
