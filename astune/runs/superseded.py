@@ -113,7 +113,7 @@ def _unfinished(folder: Path, move: str | None) -> Path | None:
     Markers of other moves are removed: with no `move`, only the removal of the marker was interrupted.
     """
     found = None
-    for mark in folder.glob(f"*/{_UNFINISHED}"):
+    for mark in folder.glob(f"[0-9]*/{_UNFINISHED}"):  # not of a copy that is still being made
         if mark.read_text() == move:
             found = mark.parent
         else:

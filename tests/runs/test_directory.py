@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, RunDirectory, resolve_run
+from astune.runs import CheckpointStore, EpisodeStore, MetricsLog, RunDirectory, resolve_run, superseded
 from astune.schema import RunStoreError
 
 
@@ -199,7 +199,10 @@ def test_a_reader_that_looks_for_the_writer_for_long_is_none(tmp_path: Path, lef
         stalled.join()
 
 
-@pytest.mark.parametrize("broken", [(CheckpointStore, "rewind"), (MetricsLog, "rewind"), (EpisodeStore, "rewind")])
+REWINDS = [(superseded, "fsync_tree"), (CheckpointStore, "rewind"), (MetricsLog, "rewind"), (EpisodeStore, "rewind")]
+
+
+@pytest.mark.parametrize("broken", REWINDS)
 def test_a_rewind_that_was_broken_off_lost_nothing_and_is_done_by_the_next(tmp_path, episode, monkeypatch, broken):
     def breaks(*_: object, **__: object) -> None:
         raise RuntimeError("killed")
