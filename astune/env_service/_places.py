@@ -111,7 +111,7 @@ class Places:
     async def give_worker(self, instance: Instance) -> Worker:
         """A process for a new instance."""
         worker = await self.take_worker()
-        if instance.instance_id not in self._live:  # released meanwhile
+        if self.find(instance.instance_id) is not instance:  # released meanwhile, and perhaps created again
             await self._pool.give_back(worker)
             raise self.unknown(instance.instance_id)
         instance.worker = worker

@@ -55,6 +55,7 @@ class Service:
         self._call_timeout_s = call_timeout_s
         self._in_flight = _InFlight()
         self._janitor: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Start the first process, and begin to look for idle instances. Raises EnvError if the environment cannot be
@@ -121,7 +122,8 @@ class Service:
             return step, instance.steps
 
     async def evaluate(self, request: Request) -> float:
-        return await self._ask(request, "evaluate", sparse=bool(request.params.get("sparse", True)))
+        sparse = request.params.get("sparse")
+        return await self._ask(request, "evaluate", sparse=True if sparse is None else bool(sparse))
 
     async def get_info(self, request: Request) -> str:
         return await self._ask(request, "get_info")
@@ -177,7 +179,8 @@ class Service:
         own: dict[str, Any] = {"task_id": request.task_id, "main_query": request.task_id, "env_type": self._env}
         try:
             task = Task(**(request.params.get("task") or own))
-            seed = int(request.params.get("seed", stable_seed(0, request.task_id)))
+            given = request.params.get("seed")
+            seed = stable_seed(0, request.task_id) if given is None else int(given)
         except (TypeError, ValueError) as cause:
             raise Refusal(422, f"params.task or params.seed: {cause}") from cause
         if task.task_id != request.task_id:
@@ -188,13 +191,19 @@ class Service:
         while True:
             await asyncio.sleep(LOOK_FOR_IDLE_S)
             for instance in self._places.idle_for(self._idle_release_s):
-                reason = f"it was released after {self._idle_release_s:g} s without a call; see --idle-release-s"
-                try:  # while others were closed, it may have been used
-                    if await self._close(instance, reason, idle_s=self._idle_release_s):
-                        _log.info("%s: %s", instance.name, reason)
-                except Refusal as failure:  # no client waits for the response
-                    _log.warning("%s", failure.detail)
+                closing = asyncio.ensure_future(self._close_idle(instance))  # one may take its whole timeout
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
             await self._places.trim()
+
+    async def _close_idle(self, instance: Instance) -> None:
+        """Close it, unless it is used before that."""
+        reason = f"it was released after {self._idle_release_s:g} s without a call; see --idle-release-s"
+        try:
+            if await self._close(instance, reason, idle_s=self._idle_release_s):
+                _log.info("%s: %s", instance.name, reason)
+        except Refusal as failure:  # no client waits for the response
+            _log.warning("%s", failure.detail)
 
 
 def _step_index(request: Request) -> int | None:

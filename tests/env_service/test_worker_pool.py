@@ -7,13 +7,16 @@ import os
 import signal
 from functools import partial
 from itertools import chain, repeat
+from typing import Any
 
 import pytest
 from service_stage import children_of, is_running, world
 from waiting import eventually
 
+from astune.env_service._places import Instance, Places, Refusal
 from astune.processes.pool import WorkerPool
 from astune.processes.worker import Worker
+from astune.schema import Task
 
 
 async def test_a_prepared_process_that_is_not_yet_seen_to_be_dead_is_replaced() -> None:
@@ -92,3 +95,30 @@ async def info_of(worker: Worker) -> dict[str, int]:
     await worker.call("create", timeout_s=60, instance_id="i", task={"task_id": "a", "main_query": "go"}, seed=0)
     step = await worker.call("step", timeout_s=60, action={"role": "assistant", "content": "pid"})
     return step["info"]
+
+
+async def test_a_process_that_came_late_is_not_lost_to_an_instance_that_was_released_and_created_again() -> None:
+    class Pool:
+        def __init__(self) -> None:
+            self.ready = asyncio.Event()
+            self.returned: list[Any] = []
+
+        async def take(self) -> Any:
+            await self.ready.wait()
+            return self
+
+        async def give_back(self, worker: Any) -> None:
+            self.returned.append(worker)
+
+    pool: Any = Pool()
+    places, task = Places(pool, 2), Task("t", main_query="q")
+    first = Instance("i", task)
+    places.add(first)
+    waiting = asyncio.create_task(places.give_worker(first))
+    await asyncio.sleep(0)
+    await places.end(first, "it was released")
+    places.add(Instance("i", task))
+    pool.ready.set()
+    with pytest.raises(Refusal):
+        await waiting
+    assert pool.returned == [pool]
