@@ -39,7 +39,7 @@ class TextArena(TurnBased):
             self._game = textarena.make(self.variant, **settings)
             try:
                 self._game.reset(num_players=players, seed=seed)
-            except AssertionError as cause:  # the game's word for a number of players that it does not take
+            except (AssertionError, ValueError) as cause:  # games' words for a number of players that they do not take
                 if players == most:
                     raise EnvError(f"{self.variant} takes no {players} players: {cause}") from cause
             else:

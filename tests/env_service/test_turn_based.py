@@ -105,6 +105,14 @@ def test_kuhn_poker_is_played_by_two_and_asks_again_what_is_not_allowed() -> Non
         played("textarena:Chess", lambda said: "", 1)
 
 
+def test_a_game_is_played_by_the_fewest_that_it_takes_however_it_refuses_fewer() -> None:
+    pytest.importorskip("textarena")
+    roles, *_ = played("textarena:TwoDollar-v0", lambda said: "[Propose] $1.00", 1)
+    assert list(roles) == ["player 0", "player 1"]
+    with pytest.raises(EnvError, match="takes no 3 players: TwoDollar game requires exactly 2 players"):
+        played("textarena:TwoDollar-v0", lambda said: "", 1, players=3)
+
+
 def test_a_game_of_pettingzoo_says_which_moves_there_are() -> None:
     pytest.importorskip("pettingzoo.classic")
     pytest.importorskip("pygame")
