@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import merged_again
 from astune.renderers import Comparison, Renderer
-from astune.rollout.verdict import Judge, ask_judge
+from astune.rollout.verdict import Judge, ask_judge, targets_in
 from astune.schema import AstuneError, Episode
 
 
@@ -39,7 +39,7 @@ async def again(episode: Episode, renderer: Renderer, judge: Judge | None, confi
             episode.task,
             environment=None,
             forest=forest,
-            targets={agent: episode.target_of(agent) for agent in {node.agent for node in forest.nodes}},
+            targets=targets_in(merged, (episode.reward and episode.reward.per_target) or ()),
             registered=episode.judge_inputs,
             timeout_s=config.rollout.call_timeout_s,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,10 +89,17 @@ async def ask_group_judge(judge: GroupJudgeBase, episodes: Sequence[Episode], *,
     task = episodes[0].task
     inputs = [_inputs(task, None, episode.forest, episode.judge_inputs) for episode in episodes]
     rewards = await verdicts_of(judge, task, inputs, timeout_s=timeout_s)
+    tags = {tag for episode in episodes for tag in targets_in(episode).values()}
     for reward, episode in zip(rewards, episodes, strict=True):
-        targets = {node.agent: episode.target_of(node.agent) for node in episode.forest.nodes}
-        _require_fit(reward, episode.forest, targets, _named(judge, task), JudgeError)
+        _require_fit(reward, episode.forest, targets_in(episode, tags), _named(judge, task), JudgeError)
     return rewards
+
+
+def targets_in(episode: Episode, known: Iterable[str] = ()) -> dict[str, str]:
+    """Return the tag of each agent of a recorded episode, and `known` tags, of which it may have no agent, by
+    themselves."""
+    spoke = {node.agent: episode.target_of(node.agent) for node in episode.forest.nodes}
+    return {tag: tag for tag in known} | episode.targets | spoke
 
 
 async def verdict_of(judge: Judge, task: Task, inputs: dict[str, Any], *, timeout_s: float) -> Reward:

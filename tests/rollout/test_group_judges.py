@@ -10,7 +10,7 @@ from rollout_stage import Stage
 
 from astune import AstuneProxy, Task, Workflow, WorkflowOutput
 from astune.config.schema import AstuneConfig
-from astune.schema import BudgetSpent
+from astune.schema import BudgetSpent, Reward
 from astune.task_judge import GroupJudgeBase
 
 
@@ -99,3 +99,33 @@ async def test_an_episode_alone_is_a_group_of_one() -> None:
         1.0,
         True,
     )
+
+
+class Sometimes(Workflow):
+    """A seer speaks in every second episode of a group."""
+
+    async def execute(self, task: Task, proxy: AstuneProxy) -> WorkflowOutput:
+        for name in ("wolf", "farmer", "seer")[: 3 - proxy.repeat % 2]:
+            await proxy.as_agentscope_model(name).achat([{"role": "user", "content": "Speak."}])
+        return WorkflowOutput()
+
+
+class OfTargets(GroupJudgeBase):
+    """Farmers earn the episode's own reward."""
+
+    misspelt = False
+
+    def compute_rewards(self, judge_input_dictionaries: list[dict[str, Any]]) -> Any:
+        per_target = {"wolf": 1.0, "sear" if self.misspelt else "seer": 0.5}
+        return [Reward(raw_reward=0.0, is_success=False, per_target=per_target) for _ in judge_input_dictionaries]
+
+
+async def test_a_target_that_is_silent_in_one_of_a_groups_episodes_is_no_unknown_one(
+    stage: Callable[..., Stage],
+) -> None:
+    of_targets = OfTargets(AstuneConfig())
+    [group] = await stage(Sometimes, judge=of_targets).play(TASKS[:1], num_repeat=2)
+    assert group.dropped is None
+    of_targets.misspelt = True
+    [group] = await stage(Sometimes, judge=of_targets).play(TASKS[:1], num_repeat=2)
+    assert "gave rewards to the targets ['sear', 'wolf']" in (group.dropped or "")
