@@ -7,6 +7,7 @@ between them. `astune check judge --calibrate` writes the file, `calibration` of
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from statistics import fmean
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from astune.config.output_file import write_whole
 from astune.schema import ConfigError, JudgeError, Task
@@ -34,6 +35,14 @@ class Curve(BaseModel):
 
     labels: int
     points: list[tuple[float, float]] = Field(min_length=1)
+
+    @field_validator("points")
+    @classmethod
+    def _in_order(cls, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        for column in map(list, zip(*points, strict=True)):
+            if not all(map(math.isfinite, column)) or column != sorted(column):
+                raise ValueError(f"rewards and labels must be finite and must not decrease, and are {column}")
+        return points
 
     def worth(self, reward: float) -> float:
         rewards, labels = zip(*self.points, strict=True)

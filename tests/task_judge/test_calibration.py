@@ -136,3 +136,12 @@ def test_a_file_that_is_no_calibration_is_named(tmp_path: Path, text: str) -> No
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"c\.yaml"):
         load_judge(load_config(written(tmp_path, "http://127.0.0.1:1", calibration="c.yaml")), base_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "points", ["[1, 0.9], [0, 0.1]", "[0, 0.9], [1, 0.1]", "[0, 0], [.nan, 1]", "[0, 0], [1, .inf]"]
+)
+def test_an_edited_curve_that_does_not_increase_is_refused(tmp_path: Path, points: str) -> None:
+    (tmp_path / "own.yaml").write_text(f"groups: {{'': {{labels: 2, points: [{points}]}}}}\n")
+    with pytest.raises(ConfigError, match="must not decrease"):
+        Calibration.load(tmp_path / "own.yaml")
