@@ -36,7 +36,7 @@ _COMMAND = re.compile(
 )
 r"""A LaTeX command that computes: `\frac`, `\pi`, `\le`."""
 _BEFORE = re.compile(
-    r"""(?: [√^/+×÷·±] | [\w)}|](?:[<>≤≥≠*]|\s+[<>≤≥≠*]\s+) | [a-z]\( | [a-z0-9_)}]-
+    r"""(?: [√^/+×÷·±] | [\w)}|](?:[<>≤≥≠*]|\s+[<>≤≥≠*]\s+) | [a-z0-9]\( | [a-z0-9_)}]-
         | (?:\b(?:is|are|was|be|equals?)|[:(]|(?<![a-z])[b-z]|[)}\]])\s*-\s
         | \b(?:plus|times|over|not|log|ln|sin|cos|tan|exp|sqrt|twice|(?:root|square|cube|half|third|quarter)\s+of)\s*\(?
         | n't | 根号 | 不是
@@ -47,9 +47,9 @@ _BEFORE = re.compile(
 _BEFORE_A_SIGN = re.compile(r"(?:(?<![a-z])[b-z]\s*|[)}\]|])$", re.IGNORECASE)
 """Text before `-5` that subtracts it from something."""
 _BEHIND = re.compile(
-    rf"""[!π√²³¹⁰-⁹¼-¾⅐-⅞\u0370-\u03ff_‰] | \^(?!\s*\{{?\s*\\circ) | \.\d | \s*{CHINESE_SCALE}
+    rf"""\s*[!π√²³¹⁰-⁹¼-¾⅐-⅞\u0370-\u03ff_‰] | \^(?!\s*\{{?\s*\\circ) | \.\d | \s*(?:{CHINESE_SCALE}|多|个?半)
     | (?!{UNITS})[A-Za-z]{{1,2}}(?![A-Za-z]) | \s+[bBkKMTceijnqrtxyz](?![\w&])
-    | \s*[*/×÷·+<>≤≥≠]\s*(?:[A-Za-z](?![A-Za-z])|[\\({{]) | \s*-\s*(?:[B-Zb-z](?![A-Za-z])|[\\({{])
+    | \s*[*/×÷·+<>≤≥≠]\s*(?:[A-Za-z](?![A-Za-z])|[\\({{]) | \s*-\s*(?:[B-HJ-Zb-z](?![A-Za-z])|[\\({{])
     | \s+(?:pi|squared|cubed|factorial|mod|modulo|choose|bn|mn|mil|{PARTS})\b
     | [\s-]+and[\s-]+(?:\w+[\s-]+)?(?:half|(?:quarter|third|fourth|fifth|sixth|eighth|tenth)s?)\b""",
     re.VERBOSE,
