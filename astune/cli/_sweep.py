@@ -149,7 +149,7 @@ def _page(trials: Sequence[Trial], measured: Mapping[str, HeldOut | None], rows:
         f"finished runs of a row, ordered by the last measurement. {_READ_HIGH}</p>",
         table(columns, ([escape(row.name), row.counted, row.first, row.best, row.last] for row in rows)),
         "<h2>Held-out success by step</h2>",
-        '<p class="faint">The mean of a row ends where one of its runs does.</p>',
+        '<p class="faint">The mean of a row ends where one of its runs does; the band is one standard deviation.</p>',
         f'<figure>{svg_chart("held-out success", curves, from_zero=True)}</figure><ul class="keys">{keys}</ul>',
         "<h2>Runs</h2>",
         table(

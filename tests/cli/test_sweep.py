@@ -231,6 +231,8 @@ def test_means_are_those_of_finished_runs_and_curves_end_where_one_of_them_does(
     page = (trials[0].folder / "report.html").read_text(encoding="utf-8")
     assert "step 0: 0.1333</title>" in page
     assert "step 2: " not in page
+    assert 'class="band' in page
+    assert "the band is one standard deviation" in page
 
 
 def test_each_configuration_is_read_once_however_often_runs_are_looked_for(
