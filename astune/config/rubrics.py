@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astune.config.strict import StrictModel
 
@@ -32,3 +32,9 @@ class RubricsConfig(StrictModel):
     """Lowest possible label."""
     max_score: float = 10.0
     """Highest possible label."""
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> RubricsConfig:
+        if self.min_score >= self.max_score:
+            raise ValueError("`min_score` must be below `max_score`")
+        return self

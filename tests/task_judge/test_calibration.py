@@ -145,3 +145,9 @@ def test_an_edited_curve_that_does_not_increase_is_refused(tmp_path: Path, point
     (tmp_path / "own.yaml").write_text(f"groups: {{'': {{labels: 2, points: [{points}]}}}}\n")
     with pytest.raises(ConfigError, match="must not decrease"):
         Calibration.load(tmp_path / "own.yaml")
+
+
+@pytest.mark.parametrize("scores", [(5, 5), (10, 0)])
+def test_scores_without_a_range_are_refused(scores: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="`min_score` must be below `max_score`"):
+        RubricsConfig(min_score=scores[0], max_score=scores[1])
