@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from astune.config._yaml import Document, KeyPath, parse_value, read_document
 from astune.config.keys import ROOT, Key, canonical, find, key_at, keys_of, nearest
+from astune.config.plain_yaml import dump_plain
 from astune.config.schema import READER_ALIASES, AstuneConfig, ClusterEngine, StrictModel
 from astune.schema import ConfigError
 
@@ -108,9 +109,7 @@ def _has_tasks(document: Document) -> bool:
 
 def dump(config: AstuneConfig) -> str:
     """Return the whole configuration as YAML that `load_config` reads back unchanged."""
-    return yaml.safe_dump(
-        {ROOT: config.model_dump(mode="json")}, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
-    )
+    return dump_plain({ROOT: config.model_dump(mode="json")}, sort_keys=False, width=120, default_flow_style=None)
 
 
 class _Layer:

@@ -1,4 +1,4 @@
-"""Safe YAML loading for configurations from any source: plain values, bounded size and nesting.
+"""Safe YAML for configurations from any source: plain values, bounded size and nesting.
 
 Differs from PyYAML's safe loading in six ways: `1e-6` is a number, `1:30` and `2026-01-31` are strings instead of a
 base-60 number and a date, `007` is a string instead of an octal number, a number has at most 300 characters, a key is
@@ -25,6 +25,8 @@ _SIGNED_DIGITS = list("-+0123456789")
 _BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 _LEADING_ZERO = re.compile(r"^[-+]?0[0-9_]+$")
 _EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$")
+_OTHER_BREAKS = re.compile("[\x85\u2028\u2029]")
+"""Ends of lines of Unicode, which a reader of YAML turns into spaces."""
 _Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -50,6 +52,19 @@ class FastPlainLoader(_TextKeys, _Fast):
     """The same loader in C, for input where error messages do not matter."""
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Dumper of text that `PlainLoader` reads as the same text."""
+
+
+def dump_plain(value: Any, **style: Any) -> str:
+    """Return YAML that `PlainLoader` reads as this value; `style` is what `yaml.dump` accepts."""
+    return yaml.dump(value, Dumper=_PlainDumper, allow_unicode=True, **style)
+
+
+def _represent_text(dumper: _PlainDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(TEXT, text, style='"' if _OTHER_BREAKS.search(text) else None)
+
+
 def _int(loader: Any, node: yaml.ScalarNode) -> int:
     if len(node.value) > _MAX_DIGITS:
         raise yaml.constructor.ConstructorError(None, None, "the number has too many digits", node.start_mark)
@@ -72,6 +87,8 @@ def _make_plain(loader: Any) -> None:
 
 _make_plain(PlainLoader)
 _make_plain(FastPlainLoader)
+_PlainDumper.add_implicit_resolver(f"{_TAG}float", _EXPONENT, _SIGNED_DIGITS)
+_PlainDumper.add_representer(str, _represent_text)
 
 
 def require_small(text: str) -> None:

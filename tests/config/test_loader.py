@@ -185,6 +185,13 @@ def test_dump_reads_back_to_the_same_configuration(write):
     assert load_config(write(dump(config))) == config
 
 
+@pytest.mark.parametrize("text", ["12e03", "1e-6", "010", "1:30", "on", "a\x85b", "\u2028"])
+def test_dumped_text_stays_text(write, text):
+    """A commit's short hash may look like a number, and no resume would read the experiment's name."""
+    config = load_config(None, values=[{"experiment_name": text, "rollout.params": {"a": [text], text: 1}}])
+    assert load_config(write(dump(config))) == config
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
