@@ -47,7 +47,7 @@ class ExampleWerewolves(Workflow):
         game = Game(roles, seats, proxy.rng, self._discussion_rounds)
         winner = await game.play(self._max_days)
         wolves, village = float(winner == "werewolves"), float(winner == "village")
-        per_target = {role: wolves if role == "werewolf" else village for role in set(self._roles)}
+        per_target = {role: wolves if role == "werewolf" else village for role in dict.fromkeys(self._roles)}
         reward = per_target[self._trained[0]]
         metrics = {
             "days": game.day,
