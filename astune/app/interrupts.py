@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn, Self
 
 from astune.debug import detach, is_at_prompt
-from astune.schema import DebuggerLeft, frames_from, is_users, place_in, run_alone
+from astune.schema import DebuggerLeft, frames_from, is_on_loop, is_users, place_in, run_alone
 
 SAYS_WHAT_HOLDS_AFTER_S = 5.0
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -31,7 +31,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._signals = 0
-        self._has_loop = _loop_runs()
+        self._has_loop = is_on_loop()  # as in a notebook
         self._over = threading.Event()
         self._end: Callable[[], object] = _interrupt
         self._former: dict[signal.Signals, Any] = {}
@@ -94,15 +94,6 @@ class Interrupts:
     def _say_what_holds(self) -> None:
         if not self._over.wait(SAYS_WHAT_HOLDS_AFTER_S):
             sys.stderr.write(f"still waiting for {_what_runs()}; Ctrl-C again ends at once\n")
-
-
-def _loop_runs() -> bool:
-    """Return whether an event loop runs in this thread, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def until_interrupted() -> None:

@@ -5,14 +5,12 @@ from astune.rollout.demonstrations import DEMONSTRATIONS, PREFERENCES, Demonstra
 from astune.rollout.episode import INTERRUPTED
 from astune.rollout.observer import NullObserver, RolloutObserver
 from astune.rollout.pool import RolloutPool
-from astune.rollout.verdict import Judge
 
 __all__ = [
     "DEMONSTRATIONS",
     "INTERRUPTED",
     "PREFERENCES",
     "DemonstrationPool",
-    "Judge",
     "NullObserver",
     "RolloutObserver",
     "RolloutPool",

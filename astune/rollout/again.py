@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from astune.config.schema import AstuneConfig
 from astune.context_tracker import merged_again
 from astune.renderers import Comparison, Renderer
-from astune.rollout.verdict import Judge, ask_judge, targets_in
+from astune.rollout.verdict import ask_judge, targets_in
 from astune.schema import AstuneError, Episode
+from astune.task_judge import JudgeBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Again:
     kept: str | None = None
 
 
-async def again(episode: Episode, renderer: Renderer, judge: Judge | None, config: AstuneConfig) -> Again:
+async def again(episode: Episode, renderer: Renderer, judge: JudgeBase | None, config: AstuneConfig) -> Again:
     """Re-merge and rejudge a recorded episode.
 
     Its environment no longer exists, so a judge that needs it cannot judge; the recorded reward is then kept, as is a

@@ -16,7 +16,7 @@ from astune.rollout.ranking import UNRANKED
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting
 from astune.rollout.user_workflow import execute, new_workflow, require_something_to_train, targets_of
-from astune.rollout.verdict import Judge, ask_judge, workflow_reward
+from astune.rollout.verdict import ask_judge, workflow_reward
 from astune.schema import (
     AstuneError,
     DeadlineExceeded,
@@ -31,7 +31,7 @@ from astune.schema import (
     boundary,
     stable_seed,
 )
-from astune.task_judge import GroupJudgeBase
+from astune.task_judge import GroupJudgeBase, JudgeBase
 from astune.workflow import AstuneProxy, EpisodeModel, WorkflowOutput
 
 _log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class Attempt:
         finally:
             self._judge_seconds = time.perf_counter() - start
 
-    async def _ask(self, judge: Judge, proxy: AstuneProxy) -> Reward:
+    async def _ask(self, judge: JudgeBase, proxy: AstuneProxy) -> Reward:
         return await ask_judge(
             judge,
             self._task,

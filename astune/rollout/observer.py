@@ -12,28 +12,16 @@ class RolloutObserver(Protocol):
 
     def on_started(self, episode_id: str, task: Task) -> None:
         """An attempt at an episode begins."""
-        ...
 
     def on_waits_for(self, episode_id: str, what: str) -> None:
         """The episode waits: for `environment`, `workflow`, `model` or `judge`."""
-        ...
 
     def on_finished(self, episode: Episode) -> None:
         """The episode has a reward."""
-        ...
 
     def on_attempt_failed(self, episode: Episode) -> None:
         """The attempt ended in an error, or was interrupted; `episode.error` is the reason."""
-        ...
 
 
-class NullObserver:
+class NullObserver(RolloutObserver):
     """No-op."""
-
-    def on_started(self, episode_id: str, task: Task) -> None: ...
-
-    def on_waits_for(self, episode_id: str, what: str) -> None: ...
-
-    def on_finished(self, episode: Episode) -> None: ...
-
-    def on_attempt_failed(self, episode: Episode) -> None: ...

@@ -27,7 +27,6 @@ from astune.rollout.overflow import is_overflow
 from astune.rollout.ranking import is_unranked, leave_unranked, rank
 from astune.rollout.request import EpisodeRequest
 from astune.rollout.setting import RolloutSetting, num_repeat_of, temperature_of
-from astune.rollout.verdict import Judge
 from astune.schema import (
     BudgetSpent,
     ConfigError,
@@ -41,7 +40,7 @@ from astune.schema import (
     Task,
     TokenBalance,
 )
-from astune.task_judge import GroupJudgeBase
+from astune.task_judge import GroupJudgeBase, JudgeBase
 from astune.workflow import Workflow
 
 _log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class RolloutPool:
         engine: InferenceEngine,
         renderer: Renderer,
         workflow_class: type[Workflow],
-        judge: Judge | None,
+        judge: JudgeBase | None,
         config: AstuneConfig,
         observer: RolloutObserver | None = None,
     ) -> None:

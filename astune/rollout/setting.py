@@ -8,8 +8,8 @@ from astune.config.schema import AstuneConfig
 from astune.engine.base import InferenceEngine
 from astune.renderers import Renderer
 from astune.rollout.observer import RolloutObserver
-from astune.rollout.verdict import Judge
 from astune.schema import Split
+from astune.task_judge import JudgeBase
 from astune.workflow import Workflow
 
 
@@ -30,6 +30,6 @@ class RolloutSetting:
     engine: InferenceEngine
     renderer: Renderer
     workflow_class: type[Workflow]
-    judge: Judge | None
+    judge: JudgeBase | None
     config: AstuneConfig
     observer: RolloutObserver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,7 +29,7 @@ from astune.schema import (
     shown_value,
 )
 from astune.schema.reward import FULL_SCORE
-from astune.task_judge import GroupJudgeBase
+from astune.task_judge import GroupJudgeBase, JudgeBase
 from astune.task_judge.judge_base import LARGEST_REWARD, reward_of
 from astune.workflow import WorkflowOutput
 
@@ -37,12 +37,6 @@ _OUTPUT_HINT = (
     "a reward is a finite number, per_target has one for each target tag, is_success is True or False, and metadata is "
     "a dictionary"
 )
-
-
-class Judge(Protocol):
-    """Object with `compute_reward`; users derive theirs from `astune.task_judge.JudgeBase`."""
-
-    def compute_reward(self, judge_input_dictionary: dict[str, Any]) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class TaskCoreArg:
 
 
 async def ask_judge(
-    judge: Judge,
+    judge: JudgeBase,
     task: Task,
     *,
     environment: EnvironmentHandle | None,
@@ -102,7 +96,7 @@ def targets_in(episode: Episode, known: Iterable[str] = ()) -> dict[str, str]:
     return {tag: tag for tag in known} | episode.targets | spoke
 
 
-async def verdict_of(judge: Judge, task: Task, inputs: dict[str, Any], *, timeout_s: float) -> Reward:
+async def verdict_of(judge: JudgeBase, task: Task, inputs: dict[str, Any], *, timeout_s: float) -> Reward:
     """A judge's verdict on its `inputs`. Raises JudgeError if it failed or returned no reward, and DeadlineExceeded if
     it took too long."""
     what = _named(judge, task)
@@ -123,7 +117,7 @@ async def verdicts_of(
     return [reward_of(verdict, what) for verdict in verdicts]
 
 
-def _named(judge: Judge, task: Task) -> str:
+def _named(judge: JudgeBase, task: Task) -> str:
     return f"judge {type(judge).__name__} on task {task.task_id}"
 
 

@@ -54,9 +54,9 @@ from astune.schema.retry import retry_after_s
 from astune.schema.sampling import Completion, FinishReason, SamplingParams, stable_seed
 from astune.schema.task import Message, Task, content_id
 from astune.schema.threads import (
-    UserCodeExit,
     call_user_code,
     contained,
+    is_on_loop,
     is_stepped,
     run_alone,
     start_in_thread,
@@ -125,7 +125,6 @@ __all__ = [
     "TrainerError",
     "TrainingBatch",
     "UnusableAnswer",
-    "UserCodeExit",
     "Vocabulary",
     "WorkflowError",
     "boundary",
@@ -143,6 +142,7 @@ __all__ = [
     "imported",
     "install_extra",
     "is_loopback",
+    "is_on_loop",
     "is_stepped",
     "is_tool_call_id",
     "is_trained",

@@ -79,6 +79,15 @@ def start_in_thread(function: Callable[[], T], *, name: str) -> Future[T]:
     return future
 
 
+def is_on_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def run_alone(work: Coroutine[Any, Any, T], *, name: str) -> T:
     """Return the result of `work` for a synchronous caller, which may itself be on an event loop: it runs on another
     one, in a thread of its own."""

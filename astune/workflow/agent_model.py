@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from astune.context_tracker.agentscope import (
 from astune.gateway.chat_completions import ChatRequest, Sampled
 from astune.gateway.live_answers import LiveAnswer
 from astune.renderers import Tool
-from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError, shown_value
+from astune.schema import ContextOverflow, FinishReason, Message, WorkflowError, is_on_loop, shown_value
 from astune.workflow.agentscope_guest import ChatModel, is_two, model_at
 from astune.workflow.episode_model import Answer, EpisodeModel, ModelCall
 from astune.workflow.outside import OutsideModel
@@ -209,7 +208,7 @@ class AgentModel(ChatModel):
         return self._answer_now(self._asked(messages, tools, response_format, tool_choice, stop)).message
 
     def _answer_now(self, asked: ModelCall) -> Answer:
-        if _on_event_loop():
+        if is_on_loop():
             raise WorkflowError("chat() was called from async code", hint="write `await proxy.achat(messages)` there")
         return self._model.from_thread(self._answer(asked))
 
@@ -346,11 +345,3 @@ def _limit(max_tokens: Any) -> int | None:
             hint="write a whole number of at least 1, or leave it out for the run's limit",
         )
     return int(max_tokens)
-
-
-def _on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
