@@ -5,7 +5,7 @@ Nothing here imports torch before something is computed.
 """
 
 from astune.algorithm.advantages import advantages_of, group_advantages, without_variance
-from astune.algorithm.base import Algorithm, LearnsFrom, Preference, TokenLoss, Tokens, TokenWeights
+from astune.algorithm.base import Algorithm, Preference, TokenLoss, Tokens, TokenWeights
 from astune.algorithm.cispo import CISPO
 from astune.algorithm.clipped import ClippedAlgorithm, token_loss_is_clipped
 from astune.algorithm.dapo import DAPO
@@ -28,7 +28,6 @@ __all__ = [
     "Algorithm",
     "ClippedAlgorithm",
     "DrGRPO",
-    "LearnsFrom",
     "Preference",
     "ReinforcePlusPlus",
     "Supervised",

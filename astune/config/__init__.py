@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astune.config.explanation import explain
-    from astune.config.imports import import_class, is_reference
+    from astune.config.imports import import_class
     from astune.config.loader import dump, load_config
     from astune.config.schema import AstuneConfig, TaskReaderConfig
 
@@ -20,11 +20,10 @@ _HOME = {
     "dump": "loader",
     "explain": "explanation",
     "import_class": "imports",
-    "is_reference": "imports",
     "load_config": "loader",
 }
 
-__all__ = ["AstuneConfig", "TaskReaderConfig", "dump", "explain", "import_class", "is_reference", "load_config"]
+__all__ = ["AstuneConfig", "TaskReaderConfig", "dump", "explain", "import_class", "load_config"]
 
 
 def __getattr__(name: str) -> Any:

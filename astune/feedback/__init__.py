@@ -14,7 +14,6 @@ from astune.feedback.implicit import implicit_ratings
 from astune.feedback.interaction import Interaction, Rating
 from astune.feedback.masking import Masker
 from astune.feedback.rating_files import read_ratings
-from astune.feedback.sessions import SessionFilter, SessionReader
 from astune.feedback.store import FeedbackStore, Opinion
 from astune.feedback.trace_files import TraceFile, read_traces
 
@@ -24,8 +23,6 @@ __all__ = [
     "Masker",
     "Opinion",
     "Rating",
-    "SessionFilter",
-    "SessionReader",
     "TraceFile",
     "implicit_ratings",
     "read_ratings",

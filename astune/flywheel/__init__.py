@@ -9,7 +9,7 @@ turn.py        a turn's folder: its inputs by content, and a file for each stage
 """
 
 from astune.flywheel.decision import Comparison, Decision, compare, decide
-from astune.flywheel.evidence import Dropped, Evidence
+from astune.flywheel.evidence import Evidence
 from astune.flywheel.filters import filtered
 from astune.flywheel.history import History, Promotion
 from astune.flywheel.turn import Turn, Turns
@@ -17,7 +17,6 @@ from astune.flywheel.turn import Turn, Turns
 __all__ = [
     "Comparison",
     "Decision",
-    "Dropped",
     "Evidence",
     "History",
     "Promotion",

@@ -9,16 +9,13 @@ agreement.py   how well grades agree with labels
 """
 
 from astune.rubrics.agreement import Agreement, agreement, comparable
-from astune.rubrics.grading import Grader
 from astune.rubrics.labelled import Example, read_examples
 from astune.rubrics.learning import RubricLearner
-from astune.rubrics.rubric import Rubric, Rubrics
+from astune.rubrics.rubric import Rubrics
 
 __all__ = [
     "Agreement",
     "Example",
-    "Grader",
-    "Rubric",
     "RubricLearner",
     "Rubrics",
     "agreement",

@@ -13,7 +13,6 @@ from astune.runs.episodes import DamagedStoreError, EpisodeReader, EpisodeRow, N
 from astune.runs.held_out import HeldOut
 from astune.runs.info import RunInfo, RunKind, RunStatus
 from astune.runs.metrics import (
-    MetricKind,
     MetricsFollower,
     MetricsLine,
     MetricsLog,
@@ -44,7 +43,6 @@ __all__ = [
     "EpisodeStore",
     "HeldOut",
     "Metric",
-    "MetricKind",
     "MetricsFollower",
     "MetricsLine",
     "MetricsLog",

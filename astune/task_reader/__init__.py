@@ -7,7 +7,6 @@ from astune.task_reader.task_reader_base import (
     TaskReaderHuggingFace,
     TaskReaderJsonl,
     TaskSplits,
-    content_id,
     how_to_hold_out,
     open_task_reader,
 )
@@ -19,7 +18,6 @@ __all__ = [
     "TaskReaderHuggingFace",
     "TaskReaderJsonl",
     "TaskSplits",
-    "content_id",
     "how_to_hold_out",
     "open_task_reader",
 ]
