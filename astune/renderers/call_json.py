@@ -34,6 +34,17 @@ def read_json(text: str) -> Any:
     return strict_json(text, _object)
 
 
+def is_readable(name: Any, arguments: Any, written: Any) -> bool:
+    """Return whether a call is one for every agent; models write, and endpoints pass on, what is none.
+
+    Args:
+        written: the text of its JSON, if there is one.
+    """
+    named = isinstance(name, str) and bool(name.strip())
+    repeats = isinstance(written, str) and repeats_a_key(written)
+    return named and is_object(arguments) and not repeats and not is_beyond_json(arguments)
+
+
 def repeats_a_key(text: str) -> bool:
     """Return whether this is JSON in which an object has a key twice."""
     try:

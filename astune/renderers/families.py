@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from astune.renderers import plain_tools
-from astune.renderers.call_json import is_beyond_json, is_object, read_json, repeats_a_key, spelled
+from astune.renderers.call_json import is_readable, read_json, spelled
 from astune.renderers.renderer import Reply, Tool
 from astune.renderers.spelled_calls import read_as
 from astune.renderers.template import ChatTemplate
@@ -160,5 +160,4 @@ def _reply(parsed: Any) -> Reply:
 
 
 def _is_readable(call: Any) -> bool:
-    named = call.status == "ok" and isinstance(call.name, str) and bool(call.name.strip())
-    return named and is_object(call.arguments) and not repeats_a_key(call.raw) and not is_beyond_json(call.arguments)
+    return call.status == "ok" and is_readable(call.name, call.arguments, call.raw)

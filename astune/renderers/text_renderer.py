@@ -12,7 +12,7 @@ from math import isnan
 from typing import Any
 
 from astune.engine.remote.written import END, read, written, written_tools
-from astune.renderers.call_json import is_beyond_json, is_object, repeats_a_key, spelled
+from astune.renderers.call_json import is_readable, spelled
 from astune.renderers.renderer import Rendered, Renderer, Reply, Tool
 from astune.renderers.settled import Settled
 from astune.schema import Forest, Grammar, Message, Vocabulary, WorkflowError
@@ -51,7 +51,7 @@ class TextRenderer:
         malformed: list[str] = []
         for function in (call["function"] for call in message.get("tool_calls", ())):
             name, arguments = function.get("name"), function.get("arguments") or "{}"
-            if _is_readable(name, arguments):
+            if is_readable(name, arguments, arguments):
                 calls.append((name, spelled(arguments)))
             else:
                 malformed.append(json.dumps({"name": name, "arguments": arguments}))
@@ -89,10 +89,3 @@ class TextRenderer:
                     "images are not supported with a text endpoint", hint="leave them out of the messages"
                 )
         return [written(message) for message in messages]
-
-
-def _is_readable(name: Any, arguments: Any) -> bool:
-    """Return whether a call is one for every agent; endpoints pass on what their models wrote."""
-    repeats = isinstance(arguments, str) and repeats_a_key(arguments)
-    named = isinstance(name, str) and bool(name.strip())
-    return named and is_object(arguments) and not repeats and not is_beyond_json(arguments)
