@@ -14,7 +14,7 @@ from astune.helper_model import Form, HelperModel, data, metered
 from astune.schema import Reward, stable_seed
 from astune.task_judge.judge_base import GroupJudgeBase
 from astune.task_judge.judged import Inputs, task_of
-from astune.task_judge.llm_judge import Scale, Sees, asked, require_sees, require_votes, shown
+from astune.task_judge.llm_judge import Scale, Sees, asked, require_settings, shown
 
 
 class _Place(Form):
@@ -49,8 +49,7 @@ class GroupJudge(GroupJudgeBase):
         votes: int = 2,
     ) -> None:
         super().__init__(config)
-        require_votes(votes)
-        require_sees(sees)
+        require_settings(votes, sees)
         self._scale = Scale(scale, success)
         self._sees: Sees = sees
         self._votes = votes

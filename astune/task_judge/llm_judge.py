@@ -81,8 +81,7 @@ class LlmJudge(JudgeBase):
         votes: int = 1,
     ) -> None:
         super().__init__(config)
-        require_votes(votes)
-        require_sees(sees)
+        require_settings(votes, sees)
         if not criteria.strip():
             raise ConfigError("task_judge.params.criteria is empty", hint="say what a good answer is, in words")
         self._scale = Scale(scale, success)
@@ -117,11 +116,9 @@ def shown(inputs: Inputs, sees: Sees) -> dict[str, Any]:
     return answer if sees == "answer" else answer | {"conversation": conversation_of(inputs)}
 
 
-def require_votes(votes: int) -> None:
+def require_settings(votes: int, sees: str) -> None:
+    """Raises ConfigError where a helper model cannot be asked so."""
     if votes < 1:
         raise ConfigError(f"task_judge.params.votes is {votes}", hint="ask the model once or more often")
-
-
-def require_sees(sees: str) -> None:
     if sees not in ("answer", "conversation"):
         raise ConfigError(f"task_judge.params.sees is {sees!r}", hint='it is "answer" or "conversation"')
