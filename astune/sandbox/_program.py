@@ -14,7 +14,7 @@ from astune.config.schema import SandboxLimits
 from astune.processes.ending import kill_group
 from astune.processes.scratch import Scratch
 from astune.sandbox._output import Output
-from astune.sandbox.base import EndedBy, SandboxResult, result_of, wait_status
+from astune.sandbox.base import Backend, EndedBy, SandboxResult, result_of, wait_status
 from astune.sandbox.inside import family
 from astune.sandbox.inside.confine import DEVICES, SCRATCH
 from astune.sandbox.inside.filling import MOST_FILES, Quota
@@ -33,16 +33,11 @@ _LEFT_OVER_S = 0.2
 """Seconds to read what a call wrote last, where a process that it left behind holds the stream open."""
 
 
-class _ProgramBackend:
+class _ProgramBackend(Backend):
     """Backend with one process per call, in its own session."""
 
-    name: str
     _reports_as_shells = False
     """Whether its program reports 128 + n for a process ended by signal n, as shells do."""
-
-    async def start(self) -> None: ...
-
-    async def aclose(self) -> None: ...
 
     async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult:
         stopped: asyncio.Future[EndedBy] = asyncio.get_running_loop().create_future()

@@ -39,11 +39,11 @@ class Backend(Protocol):
 
     async def start(self) -> None:
         """Start the backend; raise SandboxError if this machine does not allow it."""
-        ...
 
     async def run(self, code: str, limits: SandboxLimits, *, name: str) -> SandboxResult: ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """End what was started."""
 
 
 def wait_status(returncode: int, *, as_shells: bool) -> int:
