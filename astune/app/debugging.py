@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from astune.app.console import Console
-from astune.rollout import NullObserver
-from astune.schema import AstuneError, Episode, Split, Task, causes_of, is_users
+from astune.backbone.base import RunObserver
+from astune.schema import AstuneError, Episode, Task, causes_of, is_users
 
 
-class Episodes(NullObserver):
-    """Collects the episodes of a debug run and prints a line for each; a `RunObserver`."""
+class Episodes(RunObserver):
+    """Collects the episodes of a debug run and prints a line for each."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -39,10 +39,6 @@ class Episodes(NullObserver):
 
     def on_attempt_failed(self, episode: Episode) -> None:
         self.on_finished(episode)
-
-    def on_phase(self, phase: str) -> None: ...
-
-    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
 
     def on_note(self, line: str) -> None:
         self.console.say(line)

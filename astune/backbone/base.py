@@ -42,15 +42,12 @@ class RunObserver(RolloutObserver, Protocol):
 
     def on_phase(self, phase: str) -> None:
         """A phase begins, such as `rollout`, `train`, `validation` or `loading the model`."""
-        ...
 
     def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None:
         """A line of metrics is on disk."""
-        ...
 
     def on_note(self, line: str) -> None:
         """Show a line that the user is to read."""
-        ...
 
 
 class Backbone(ABC):

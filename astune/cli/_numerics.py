@@ -14,10 +14,10 @@ from rich.text import Text
 
 from astune.app.console import Console
 from astune.app.experiment import Experiment
+from astune.backbone.base import RunObserver
 from astune.cli._errors import EXIT_FAILED
 from astune.launcher.companion import CompanionFlags
-from astune.rollout import NullObserver
-from astune.schema import Episode, Split
+from astune.schema import Episode
 
 if TYPE_CHECKING:
     from astune.numerics.check import NumericsReport
@@ -52,8 +52,8 @@ def _shown(console: Console) -> Iterator[_Says]:
         yield _Says(status)
 
 
-class _Says(NullObserver):
-    """Shows what is being done, and how many episodes have ended; a `RunObserver`."""
+class _Says(RunObserver):
+    """Shows what is being done, and how many episodes have ended."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -67,10 +67,6 @@ class _Says(NullObserver):
     def on_finished(self, episode: Episode) -> None:
         self._finished += 1
         self._status.update(f"{self._phase}, {self._finished} episodes finished")
-
-    def on_record(self, step: int, split: Split, metrics: dict[str, float]) -> None: ...
-
-    def on_note(self, line: str) -> None: ...
 
 
 def show_numerics(report: NumericsReport, console: Console) -> None:

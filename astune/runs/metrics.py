@@ -49,19 +49,13 @@ class MetricsFollower(Protocol):
 
     def on_open(self, last_step: int) -> None:
         """Handle the opening of a log whose last step, after the rewind of a resume, is `last_step`; -1 for none."""
-        ...
 
     def on_line(self, line: MetricsLine) -> None:
         """Handle a line that is on disk."""
-        ...
 
 
-class NoFollower:
+class NoFollower(MetricsFollower):
     """Follower that does nothing."""
-
-    def on_open(self, last_step: int) -> None: ...
-
-    def on_line(self, line: MetricsLine) -> None: ...
 
 
 class MetricsLog:

@@ -28,6 +28,7 @@ from astune.backbone.cluster.messages import (
 )
 from astune.backbone.cluster.work_order import WorkOrder
 from astune.processes.secret import take_variable
+from astune.rollout.observer import RolloutObserver
 from astune.runs import wire
 from astune.schema import Episode, RunStoreError, Split, Task
 
@@ -115,8 +116,8 @@ def numbers_of(metrics: Mapping[str, Any], *, without: tuple[str, ...]) -> dict[
     return {name: float(value) for name, value in numbers.items() if not name.startswith(without)}
 
 
-class ReportingObserver:
-    """Implements `RolloutObserver`: episodes are reported as they end, in their order, and none waits for it.
+class ReportingObserver(RolloutObserver):
+    """Episodes are reported as they end, in their order, and none waits for it.
 
     Args:
         executor: of one thread, so that what begins is reported before it ends.
@@ -131,8 +132,6 @@ class ReportingObserver:
     def on_started(self, episode_id: str, task: Task) -> None:
         message = AttemptStarted(episode_id=episode_id, split=self._split, task_id=task.task_id)
         self._pending.append(self._executor.submit(self._to.send, message))
-
-    def on_waits_for(self, episode_id: str, what: str) -> None: ...
 
     def on_finished(self, episode: Episode) -> None:
         self._pending.append(self._executor.submit(self._to.episode, episode))
