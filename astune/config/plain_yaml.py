@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from astune.schema.plain_json import whole
+
 MAX_DEPTH = 50
 MAX_NODES = 200_000
 """Maximum nodes, with every alias counted as its content; our longest configuration has some 500."""
@@ -35,7 +37,10 @@ class TooLargeError(yaml.YAMLError):
 
 
 class _TextKeys(yaml.constructor.SafeConstructor):
-    """Keys are text as written, except `<<`."""
+    """Keys are text as written, except `<<`. A pair of escapes that JSON writes for one character is that character."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        return whole(super().construct_scalar(node))
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         for key, _ in node.value:

@@ -76,3 +76,7 @@ def test_an_alias_still_stands_for_its_value(tmp_path: Path):
     assert (config.trainer.optim.lr, len(config.trackers)) == (1e-6, 2)
     assert config.models["a"].optim is not None
     assert (config.models["a"].optim.lr, config.models["a"].optim.warmup_steps) == (1e-6, 2)
+
+
+def test_a_character_that_json_escapes_as_a_pair_is_one():
+    assert load_config(None, [r'rollout.params={"\ud83d\ude42": ["\ud83d\ude42!"]}']).rollout.params == {"🙂": ["🙂!"]}
