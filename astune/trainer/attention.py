@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
+from astune.engine.local.tree_attention import Tiles, TreeKernels, kernels_for
 from astune.schema import TrainerError
 from astune.trainer._flex import flex_for
-from astune.trainer._tree_kernels import TreeKernels, kernels_for
 from astune.trainer.attention_plan import AttentionPlan, BranchBatch
 
 TREE_ATTENTION = "astune_tree"
@@ -41,16 +41,16 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, plan: AttentionPlan, kernels: TreeKernels
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, tiles: Tiles, kernels: TreeKernels
     ) -> Tensor:
-        out, log2_sums = kernels.attend(query, key, value, plan, scale)
+        out, log2_sums = kernels.attend(query, key, value, tiles, scale)
         ctx.save_for_backward(query, key, value, out, log2_sums)
-        ctx.scale, ctx.plan, ctx.kernels = scale, plan, kernels
+        ctx.scale, ctx.tiles, ctx.kernels = scale, tiles, kernels
         return out
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        grads = ctx.kernels.attend_backward(*ctx.saved_tensors, grad_outputs[0], ctx.plan, ctx.scale)
+        grads = ctx.kernels.attend_backward(*ctx.saved_tensors, grad_outputs[0], ctx.tiles, ctx.scale)
         return *grads, None, None, None
 
 
@@ -173,7 +173,7 @@ def tree_attention(
     kernels = kernels_for(query, key, value)
     if kernels is not None:  # a model's tensors lie in memory with tokens first, so that nothing is copied
         tensors = query_THGD.contiguous(), key_THD.contiguous(), value_THD.contiguous()
-        out_THGD = cast(Tensor, _Tiled.apply(*tensors, scale, plan, kernels))
+        out_THGD = cast(Tensor, _Tiled.apply(*tensors, scale, plan.tiles(query_THGD.shape[2]), kernels))
     else:
         tensors = (tensor.transpose(0, 1).contiguous() for tensor in (query_THGD, key_THD, value_THD))
         out_THGD = cast(Tensor, _Batched.apply(*tensors, scale, plan)).transpose(0, 1)

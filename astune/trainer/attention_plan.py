@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from astune.engine.local.tree_attention import Range, Tiles
 from astune.trainer.trie import Ints, PrefixTree, Segment
 
 BLOCK = 128
@@ -61,20 +61,6 @@ class BranchBatch:
     """Indices into the flattened [n * L] that are padding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """N tiles (first token, end, segment) of at most `tokens` tokens of one segment each.
-
-    Segment s sees the ranges [from, to) of the layout `range_R2[first_range[s]:first_range[s + 1]]`, each token as
-    far as they do not lie behind it.
-    """
-
-    tile_N3: Tensor
-    first_range: Tensor
-    range_R2: Tensor
-    tokens: int
-
-
 class AttentionPlan:
     """Every form is made when first asked for."""
 
@@ -103,36 +89,27 @@ class AttentionPlan:
         """Token q sees token k where `k <= q < end[k]`: the layout is depth-first, so k's descendants end there."""
         return _block_mask(self._segments, self._device)
 
-    def tiles(self, group: int, rows: int) -> Tiles:
-        """Tiles of about `rows` queries, of which each token has `group`; at least one token."""
-        tokens = max(1, rows // group)
-        if tokens not in self._tiles:
-            self._tiles[tokens] = _tiles(self._segments, tokens)
-        return self._tiles[tokens]
+    def tiles(self, group: int) -> Tiles:
+        """Tiles for queries of which each token has `group`."""
+        if group not in self._tiles:
+            self._tiles[group] = _tiles(self._segments, group)
+        return self._tiles[group]
 
 
 def plan_attention(tree: PrefixTree, device: torch.device, limits: Limits | None = None) -> AttentionPlan:
     return AttentionPlan(tree, device, limits if limits is not None else Limits())
 
 
-def _tiles(segments: Sequence[Segment], tokens: int) -> Tiles:
-    seen: list[list[tuple[int, int]]] = []
-    tiles: list[tuple[int, int, int]] = []
-    for index, segment in enumerate(segments):
+def _tiles(segments: Sequence[Segment], group: int) -> Tiles:
+    seen: list[list[Range]] = []
+    for segment in segments:
         ranges = list(seen[segment.parent]) if segment.parent is not None else []
         if ranges and ranges[-1][1] == segment.start:
             ranges[-1] = ranges[-1][0], segment.end
         else:
             ranges.append((segment.start, segment.end))
         seen.append(ranges)
-        starts = range(segment.start, segment.end, tokens)
-        tiles += [(start, min(start + tokens, segment.end), index) for start in starts]
-    return Tiles(
-        tile_N3=torch.tensor(tiles),
-        first_range=torch.tensor([0, *accumulate(map(len, seen))]),
-        range_R2=torch.tensor([pair for ranges in seen for pair in ranges]),
-        tokens=tokens,
-    )
+    return Tiles.of([(segment.start, segment.end) for segment in segments], seen, group)
 
 
 def _block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:

@@ -12,7 +12,7 @@ import astune
 from astune.engine.compiled import compiled_for, processor
 
 SOURCES = sorted(Path(astune.__file__).parent.rglob("*.c"))
-MULTIPLIES_BFLOAT16 = {"products", "decoder", "_tree_kernels"}
+MULTIPLIES_BFLOAT16 = {"products", "decoder", "tree_attention"}
 """Sources whose form for bfloat16 is written in AVX512-BF16."""
 
 

@@ -8,10 +8,13 @@ from itertools import takewhile
 
 import pytest
 import torch
+from torch import Tensor
 
 from astune.engine.local._prefixes import PrefixIndex, SlotIndex
-from astune.engine.local.attention import Alone, Group, Rule, Segment
+from astune.engine.local.attention import Alone, Group, Pieces, Rule, Segment, Tokens
+from astune.engine.local.kernels import can_attend
 from astune.engine.local.slots import LayerShape, Slot, SlotCache
+from astune.engine.local.tree_attention import kernels_for
 
 SHAPES = [LayerShape(2, 4, 4), LayerShape(1, 8, 4)]
 BEGINNINGS = [list(range(first, first + length)) for first, length in ((0, 130), (0, 90), (500, 70), (900, 20))]
@@ -164,11 +167,9 @@ def test_a_slot_that_itself_shares_little_becomes_one_that_others_read() -> None
     assert held(cache, third, 10) == held(cache, root, 10)
 
 
-@pytest.mark.parametrize("new", [1, 5])
+@pytest.mark.parametrize("new", [1, 5, 80])
 def test_ways_of_torch_read_shared_beginnings(new: int) -> None:
-    keys, values = torch.randn(2, 4, 2, 64, 16)
-    segments = [Segment(new * n, new * (n + 1), n, 40 + n - new, 3, 30 + n) for n in range(3)]
-    q = torch.randn(3 * new, 4, 16)
+    keys, values, q, segments = beginnings_shared(new, torch.float32)
 
     def attended() -> list[torch.Tensor]:
         together = Group(segments, keys).attend(keys, values, q, Rule(0.25))
@@ -185,3 +186,23 @@ def test_ways_of_torch_read_shared_beginnings(new: int) -> None:
     segments = [segment._replace(shared=0) for segment in segments]
     for one, other in zip(ours, attended(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("new", [5, 80])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_compiled_ways_attend_to_pieces_of_prompts_as_torch_does(new: int, dtype: torch.dtype) -> None:
+    keys, values, q, segments = beginnings_shared(new, dtype)
+    exact = Group(segments, keys.double()).attend(keys.double(), values.double(), q.double(), Rule(0.25))
+    for kind, served in ((Tokens, can_attend(keys, values)), (Pieces, kernels_for(keys, keys, values))):
+        if not served:
+            pytest.skip("this CPU lacks AVX512-BF16, or there is no gcc")
+        ours = kind(segments, keys).attend(keys, values, q, Rule(0.25)).double()
+        assert (ours - exact).norm() < (1e-6 if dtype == torch.float32 else 5e-3) * exact.norm()
+
+
+def beginnings_shared(new: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, list[Segment]]:
+    """Keys, values, and queries as a slice of more, of three sequences that share 30, 31 and 32 tokens of slot 3."""
+    torch.manual_seed(0)
+    keys, values = torch.randn(2, 4, 2, 192, 32).to(dtype)
+    segments = [Segment(new * n, new * (n + 1), n, 40 - 4 * n, 3, 30 + n) for n in range(3)]
+    return keys, values, torch.randn(3 * new, 6, 32).to(dtype)[:, :4], segments

@@ -18,8 +18,9 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from astune.engine import compiled
 from astune.engine.compiled import processor
-from astune.trainer import _flex, _tree_kernels
-from astune.trainer._tree_kernels import TreeKernels, kernels_for
+from astune.engine.local import tree_attention as module
+from astune.engine.local.tree_attention import TreeKernels, kernels_for
+from astune.trainer import _flex
 from astune.trainer.attention import _Batched, _Tiled, attending, tree_attention
 from astune.trainer.attention_plan import BLOCK, AttentionPlan, plan_attention
 from astune.trainer.trie import PrefixTree, build_tree
@@ -70,7 +71,7 @@ def computed(function: Any, given: list[Tensor], *more: Any) -> list[Tensor]:
 def tiled(given: list[Tensor], plan: AttentionPlan, found: TreeKernels) -> list[Tensor]:
     """The same by the kernels, which take tokens first."""
     tokens_first = [tensor.transpose(0, 1).contiguous() for tensor in given]
-    return [tensor.transpose(0, 1) for tensor in computed(_Tiled, tokens_first, plan, found)]
+    return [tensor.transpose(0, 1) for tensor in computed(_Tiled, tokens_first, plan.tiles(given[0].shape[2]), found)]
 
 
 def errors(ours: list[Tensor], exact: list[Tensor]) -> list[float]:
@@ -85,7 +86,7 @@ def kernels(dtype: torch.dtype, dim: int = 64) -> TreeKernels:
 
 @cache
 def in_form(dtype: torch.dtype, flag: str) -> TreeKernels:
-    functions = compiled.compiled_for(dtype, _tree_kernels._SOURCE, _tree_kernels._SIGNATURES, flag, doing="a test")
+    functions = compiled.compiled_for(dtype, module._SOURCE, module._SIGNATURES, flag, doing="a test")
     assert functions is not None
     return TreeKernels(functions)
 
@@ -152,12 +153,12 @@ def test_without_a_compiler_the_trainer_says_so_and_takes_matrix_products(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiled, "_COMPILER", "no-such-compiler")
-    _tree_kernels._kernels.cache_clear()
+    module._kernels.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             assert kernels_for(*tensors(3, 1, 2, 64, _FLOAT)[:3]) is None
     finally:
-        _tree_kernels._kernels.cache_clear()
+        module._kernels.cache_clear()
     assert "install gcc" in caplog.text
 
 
@@ -178,11 +179,11 @@ def test_tensors_of_several_types_are_not_read_as_if_they_were_of_one(dtype: tor
         tree_attention(torch.nn.Identity(), given[0], given[1], given[2], None)
 
 
-@given(trees(), st.integers(1, 9), st.integers(1, 50))
+@given(trees(), st.integers(1, 70))
 @settings(max_examples=examples(50))
-def test_a_tile_lets_each_token_see_exactly_its_own_path(tree: PrefixTree, group: int, rows: int) -> None:
+def test_a_tile_lets_each_token_see_exactly_its_own_path(tree: PrefixTree, group: int) -> None:
     plan: AttentionPlan = plan_attention(tree, torch.device("cpu"))
-    tiles = plan.tiles(group, rows)
+    tiles = plan.tiles(group)
     path_of = {int(row): rows_of[: place + 1].tolist() for rows_of in tree.rows for place, row in enumerate(rows_of)}
     covered: list[int] = []
     for first, end, segment in tiles.tile_N3.tolist():

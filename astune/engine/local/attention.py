@@ -14,12 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from astune.engine.local.kernels import can_attend, kernels, room_for_scores
+from astune.engine.local.tree_attention import Range, Tiles, kernels_for
+from astune.schema import EngineError
 
 _COPY_COST = 2
 """Reading, writing and reading again: what attending to a copy costs, against attending in place."""
 _SCORES = 1 << 20
 """Scores of one head that a group may write out."""
 _NO_WINDOW = 1 << 60
+_READERS = 100
+"""New tokens to a key from which on keys are worth being laid out for them. Fewer attend as fast each for itself."""
 
 
 class Segment(NamedTuple):
@@ -82,6 +86,52 @@ class Tokens:
         return self._attend(
             q_NHD, keys, values, self.places, scale=rule.scale, window=window, softcap=rule.softcap, scores=self.scores
         )
+
+
+class Pieces:
+    """Pieces of prompts, on a CPU: tree attention's kernels, which take a beginning that several share once.
+
+    Its layout has what is stored already, beginnings of others first, and then the new tokens.
+    """
+
+    def __init__(self, segments: Sequence[Segment], keys: Tensor) -> None:
+        self._segments = segments
+        self._capacity = keys.shape[2]
+        self._layouts: dict[tuple[int, int], tuple[Tensor, Tiles]] = {}
+        """Rows of a buffer and tiles, by the number of key heads and of heads that share one."""
+
+    def attend(self, keys: Tensor, values: Tensor, q_NHD: Tensor, rule: Rule) -> Tensor:
+        heads, dim = q_NHD.shape[1:]
+        kv_heads = keys.shape[1]
+        shape = kv_heads, heads // kv_heads
+        if shape not in self._layouts:
+            self._layouts[shape] = self._layout(*shape)
+        rows, tiles = self._layouts[shape]
+        k, v = (buffer.view(-1, dim).index_select(0, rows).view(-1, kv_heads, dim) for buffer in (keys, values))
+        kernels = kernels_for(q_NHD, keys, values)
+        if kernels is None:
+            raise EngineError("there is no compiled attention for these keys", hint="every other way serves them")
+        query = q_NHD.contiguous().view(-1, *shape, dim)
+        return kernels.attend(query, k, v, tiles, rule.scale)[0].flatten(1, 2)
+
+    def _layout(self, kv_heads: int, group: int) -> tuple[Tensor, Tiles]:
+        tokens: list[Tensor] = []
+        end = 0
+
+        def placed(slot: int, positions: Range) -> Range:
+            nonlocal end
+            start, end = end, end + positions[1] - positions[0]
+            tokens.append(torch.arange(*positions) + slot * kv_heads * self._capacity)
+            return start, end
+
+        first = {slot: placed(slot, (0, length))[0] for slot, length in _beginnings(self._segments).items()}
+        seen = [
+            [(first[one.prefix], first[one.prefix] + one.shared), placed(one.slot, (one.shared, one.past))]
+            for one in self._segments
+        ]
+        own = [placed(one.slot, (one.past, one.length)) for one in self._segments]
+        rows = torch.cat(tokens)[:, None] + torch.arange(kv_heads) * self._capacity
+        return rows.flatten(), Tiles.of(own, [[*before, new] for before, new in zip(seen, own, strict=True)], group)
 
 
 class Alone:
@@ -241,12 +291,29 @@ def _takes_tokens(keys: Tensor, values: Tensor) -> bool:
 
 def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
     """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
-    if segments[0].new == 1 and _takes_tokens(keys, values):
+    is_plain = rule.window is None and rule.softcap is None
+    if is_plain and _readers(segments) >= _READERS and kernels_for(keys, keys, values):
+        return Pieces
+    if _takes_tokens(keys, values):
         return Tokens
     if rule.softcap is not None:
         return Group
     alone = len(segments) == 1 and (segments[0].new == 1 or _scores(segments) > _SCORES)
     return Alone if alone else Group
+
+
+def _beginnings(segments: Sequence[Segment]) -> dict[int, int]:
+    """Tokens that are read in each slot with which others begin."""
+    shared: dict[int, int] = {}
+    for one in segments:
+        shared[one.prefix] = max(one.shared, shared.get(one.prefix, 0))
+    return shared
+
+
+def _readers(segments: Sequence[Segment]) -> float:
+    """New tokens that see a key, in the mean over keys."""
+    keys = sum(one.length - one.shared for one in segments) + sum(_beginnings(segments).values())
+    return sum(one.new * (one.past + one.length) / 2 for one in segments) / keys
 
 
 def parts_of(alike: Sequence[Segment]) -> Iterator[Sequence[Segment]]:

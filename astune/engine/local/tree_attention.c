@@ -1,8 +1,8 @@
 /* Attention over a prefix tree on a CPU, forward and backward; sums are float32, products float32 or bfloat16.
 
-   Compiled by _tree_kernels.py, which holds the signatures once more, with Element float or (AVX512-BF16, and AMX where
+   Compiled by tree_attention.py, which holds the signatures once more, with Element float or (AVX512-BF16, and AMX where
    it is) bfloat16. Queries, outputs and their gradients are [T, heads, group, dim], keys and values [T, heads, dim];
-   dim is a multiple of 32. A tile is (first token, end, segment); the tokens of a segment see the ranges [from, to) of
+   dim is a multiple of 32. The first `before` tokens of a forward pass may have keys and values alone. A tile is (first token, end, segment); the tokens of a segment see the ranges [from, to) of
    tokens that the segment lists, in ascending order, as far as they do not lie behind themselves.
 
    Scores are [keys, rows], a row for each of a tile's queries: with rows as lanes a softmax adds up no lanes. A chunk
@@ -363,7 +363,8 @@ static void attend_tile(const Tree *tree, const int64_t *tile, const Element *qu
 
 void attend(const Element *queries, const Element *keys, const Element *values, Element *out, float *log2_sums,
             const int64_t *tiles, const int64_t *first_range, const int64_t *ranges, int64_t n_tiles, int64_t heads,
-            int64_t tokens, int64_t group, int64_t dim, int64_t tile_rows, int64_t threads, float scale) {
+            int64_t tokens, int64_t before, int64_t group, int64_t dim, int64_t tile_rows, int64_t threads,
+            float scale) {
     const Tree tree = {first_range, ranges, tokens, heads, group, dim, scale};
     const int64_t filled = padded(tokens) * dim;
     Element *filled_keys = room(3 * heads * filled * sizeof(Element)), *value_columns = filled_keys + heads * filled;
@@ -383,9 +384,9 @@ void attend(const Element *queries, const Element *keys, const Element *values, 
 #pragma omp for schedule(dynamic)
         for (int64_t item = 0; item < heads * n_tiles; item++) {
             const int64_t head = item / n_tiles, *tile = tiles + item % n_tiles * 3;
-            const int64_t big = (*tile * heads + head) * group * dim, at = head * filled;
+            const int64_t big = ((*tile - before) * heads + head) * group * dim, at = head * filled;
             attend_tile(&tree, tile, queries + big, filled_keys + at, value_columns + at, out + big,
-                        log2_sums + (head * tokens + *tile) * group, &scratch);
+                        log2_sums + (head * (tokens - before) + *tile - before) * group, &scratch);
         }
         end_tiles();
         free(memory);
