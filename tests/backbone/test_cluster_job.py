@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import orjson
@@ -11,7 +12,7 @@ from astune.backbone.cluster.job import EngineResume, Job, StepsToCome
 from astune.backbone.cluster.work_order import WorkOrder
 from astune.config.schema import AstuneConfig
 from astune.runs import CheckpointStore, EpisodeStore, MetricsLog
-from astune.schema import Task, TaskReaderError
+from astune.schema import Task, TaskReaderError, TrainerError
 from astune.task_reader import TaskOrder
 from astune.trainer.ledger import StepLedger
 from astune.trainer.resume_point import ResumePoint
@@ -81,6 +82,14 @@ def test_a_run_does_not_go_on_with_other_tasks(tmp_path: Path) -> None:
     point = saved_at(2, tmp_path).point
     with pytest.raises(TaskReaderError, match="changed since the checkpoint was written"):
         StepsToCome.of(CONFIG, TASKS[1:], point)
+
+
+def test_a_run_whose_engines_own_checkpoint_is_gone_does_not_go_on(tmp_path: Path) -> None:
+    shutil.rmtree(saved_at(2, tmp_path).folder)
+    newest = CheckpointStore(tmp_path / "checkpoints").latest()
+    assert newest is not None
+    with pytest.raises(TrainerError, match=r"verl.s own checkpoint .*global_step_2 is gone"):
+        EngineResume.read(newest, "verl")
 
 
 def test_an_engines_own_checkpoints_do_not_pile_up(tmp_path: Path) -> None:

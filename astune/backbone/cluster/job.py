@@ -34,7 +34,11 @@ class EngineResume:
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, engine: ClusterEngine) -> EngineResume:
-        """Read it from a checkpoint of the run. Raises TrainerError where another backbone wrote that."""
+        """Read it from a checkpoint of the run.
+
+        Raises:
+            TrainerError: another backbone wrote that, or the engine's own is gone.
+        """
         file = checkpoint.state / _STATE
         try:
             folder = checkpoint.path.parent / engine / orjson.loads(file.read_bytes())["folder"]
@@ -42,6 +46,11 @@ class EngineResume:
             raise TrainerError(
                 f"{file} cannot be read: {cause!r}", hint="resume with the backbone that the run was begun with"
             ) from cause
+        if not folder.is_dir():  # Trinity would train from the beginning, and say nothing
+            raise TrainerError(
+                f"{engine}'s own checkpoint {folder} is gone, without which step {checkpoint.step} cannot be resumed",
+                hint=f"restore it, or begin a run with model.path set to {checkpoint.model}",
+            )
         return cls(folder, ResumePoint.read(checkpoint))
 
 

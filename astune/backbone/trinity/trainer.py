@@ -19,7 +19,7 @@ from trinity.trainer.verl.trainer import VERLTrainer
 from astune.algorithm import TokenWeights, load_algorithm
 from astune.backbone.cluster.hooks import hook, hooks, replace
 from astune.backbone.cluster.messages import Answer, CheckpointSaved, Message, PhaseBegan, StepTrained, TrainedRow
-from astune.backbone.cluster.rates import rate_of
+from astune.backbone.cluster.rates import follow_configuration, rate_of
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.trinity import verl_0_9
 from astune.backbone.trinity.reporting import reporting_failures
@@ -83,6 +83,8 @@ class ReportingTrainer(trinity_trainer.Trainer):
     @reporting_failures
     async def prepare(self) -> None:
         await super().prepare()
+        if self.train_step_num:
+            follow_configuration(self.engine.actor_rollout_wg.workers)
 
     @hook
     @reporting_failures
