@@ -57,7 +57,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         *_under("trainer.v1.separate_async", "num_warmup_batches", "parameter_sync_step"),
     ),
     "trinity": (
-        *("mode", "checkpoint_root_dir", "project", "name", "buffer"),
+        *("mode", "checkpoint_root_dir", "project", "name", "ray_namespace", "buffer"),
         *_under("algorithm", "algorithm_type", "advantage_fn", "policy_loss_fn", "policy_loss_fn_args"),
         *_under("algorithm", "sample_strategy", "sample_strategy_args", "kl_loss_fn", "kl_penalty_fn"),
         *_under("algorithm", "entropy_loss_fn", "entropy_loss_fn_args", "repeat_times", "bypass_old_logprobs"),

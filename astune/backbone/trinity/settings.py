@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import orjson
 from omegaconf import OmegaConf
@@ -112,6 +113,7 @@ def _of_this_run(order: WorkOrder) -> dict[str, Any]:
     return {
         "checkpoint_root_dir": str(folder.parent),
         "name": folder.name,
+        "ray_namespace": f"{folder}/{uuid4().hex}",  # other runs on the cluster have the same names
         "cluster.ray_address": ray_cluster.address(),
         "model.model_path": order.model_folder,
         **precision(config, servers="explorer.rollout_model.dtype", trainers=_FSDPS),

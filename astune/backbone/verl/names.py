@@ -4,6 +4,8 @@ VERSIONS = {"verl": "0.9.1"}
 """Reason of the hooks into verl."""
 PREFIX = "astune_"
 """Before the name of a mode of verl's trainer, that of ours."""
+QUEUE = {"name": "TransferQueueController", "namespace": "transfer_queue"}
+"""The Ray actor of verl's queue, as every run of verl on a cluster looks it up."""
 SYNC, COLOCATED, SEPARATE = "sync", "colocate_async", "separate_async"
 MODES = (SYNC, COLOCATED, SEPARATE)
 """The modes of verl's trainer."""

@@ -37,7 +37,7 @@ from astune.backbone.cluster.rates import follow_configuration, rate_of
 from astune.backbone.cluster.reports import numbers_of, reports
 from astune.backbone.cluster.rows import BatchScale
 from astune.backbone.verl import estimator, loss
-from astune.backbone.verl.names import MODES, PREFIX, group_of
+from astune.backbone.verl.names import MODES, PREFIX, QUEUE, group_of
 
 _VALUES = ("old_log_probs", "rollout_log_probs", "entropy")
 """Values that verl computes of each trained token; with a KL term its `_START` too."""
@@ -89,7 +89,7 @@ class ReportingTrainer(PPOTrainer):
         workers |= {f"trainer worker {n}": one for n, one in enumerate(self.actor_rollout_wg.workers)}
         for n, replica in enumerate(self._replicas()):
             workers |= {f"server {n}.{m}": one for m, one in enumerate(replica.servers)}
-        end_watch = watch(workers)  # verl would wait for one that died for ever
+        end_watch = watch(workers | _queue())  # verl would wait for one that died for ever
         super().fit(agent_loop_manager)
         end_watch()
 
@@ -255,6 +255,12 @@ class ReportingTrainer(PPOTrainer):
         folder = os.path.join(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
         dtype = str(self.config.actor_rollout_ref.rollout.dtype)
         self._reports.send(CheckpointSaved(step=self.global_steps, folder=os.path.abspath(folder), dtype=dtype))
+
+
+def _queue() -> dict[str, Any]:
+    """The processes that keep verl's queue: the controller, and storage units in the job's own namespace."""
+    units = [name for name in ray.util.list_named_actors() if name.startswith("TransferQueue")]
+    return {"queue": ray.get_actor(**QUEUE)} | {f"queue's {name}": ray.get_actor(name) for name in units}
 
 
 def _group_of_row(key: str) -> str:
