@@ -554,6 +554,14 @@ async def test_a_report_out_of_order_ends_the_run(tmp_path: Path, sent: list[Mes
         assert isinstance(server.failure, TransitionError)
 
 
+async def test_a_group_that_is_reported_again_ends_the_run(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, reports, _):
+        await asyncio.to_thread(report_group, reports)
+        with pytest.raises(RunStoreError, match="verl reported the group one again"):
+            await asyncio.to_thread(lambda: report_group(reports, first_repeat=2))
+        assert isinstance(server.failure, TransitionError)
+
+
 async def test_a_worker_that_died_may_begin_an_attempt_anew(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, reports, _):
         await asyncio.to_thread(reports.send, STARTED)

@@ -82,11 +82,16 @@ class Collected:
         self._attempts[episode.episode_id].episode = episode
 
     def finish_group(self, report: GroupFinished) -> None:
-        """Gather ended attempts into their group. Raises TransitionError where one has not ended."""
+        """Gather ended attempts into their group. Raises TransitionError where one has not ended, or it is there."""
         attempts: dict[str, _Attempt] = {}
         for episode_id in (*report.episodes, *report.failed):
             self._move(episode_id, "grouped")
             attempts[episode_id] = self._attempts.pop(episode_id)
+        if report.uid in self._groups:
+            raise TransitionError(
+                f"{self._engine} reported the group {report.uid} again, before the first one was used",
+                hint=f"its process may have died and repeated it; see {self._engine}'s log, then resume",
+            )
         episodes = {name: attempt.episode for name, attempt in attempts.items() if attempt.episode is not None}
         now = time.monotonic()
         self._groups[report.uid] = _Group(

@@ -62,7 +62,7 @@ _KEPT: dict[ClusterEngine, tuple[str, ...]] = {
         *_under("algorithm", "sample_strategy", "sample_strategy_args", "kl_loss_fn", "kl_penalty_fn"),
         *_under("algorithm", "entropy_loss_fn", "entropy_loss_fn_args", "repeat_times", "bypass_old_logprobs"),
         *_under("model", "model_path", "lora_configs", *_LENGTHS, *_SAMPLING),
-        *_under("explorer", "max_inflight_batches", "runner_per_model"),
+        *_under("explorer", "max_inflight_batches", "max_retry_times", "runner_per_model"),
         *_under("explorer.rollout_model", *_LENGTHS, *_SAMPLING),
         *_under("synchronizer", "sync_interval", "sync_offset", "explorer_sync_interval", "trainer_sync_interval"),
         *_under("trainer", "critic_warmup", "max_checkpoints_to_keep", "save_hf_checkpoint", "total_steps"),
