@@ -154,7 +154,8 @@ class SessionReader:
                 f"SELECT COUNT(DISTINCT {_KEY}) FROM interactions i WHERE {where}", values
             ).fetchone()
             found = file.execute(_PAGE.format(where=where, order=_ORDERS[order]), [*values, limit, offset]).fetchall()
-            return total, [_row(file, row) for row in found]
+            tokens = _token_columns(file)
+            return total, [_row(file, row, tokens) for row in found]
 
     def counts(self) -> dict[str, list[tuple[str, int]]]:
         """Count the sessions of each model and client, and with each kind of opinion."""
@@ -167,7 +168,7 @@ class SessionReader:
     def session(self, key: str) -> list[SessionAnswer]:
         """The answers of a session, in order; none where there is no such session."""
         with self._reading() as file:
-            return _answers(file, key)
+            return _answers(file, key, _token_columns(file))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -192,15 +193,21 @@ class SessionReader:
         return file
 
 
-def _row(file: sqlite3.Connection, found: Sequence[Any]) -> SessionRow:
+def _token_columns(file: sqlite3.Connection) -> str:
+    """Return the two columns of counted tokens, which a store of an older version lacks."""
+    there = {name for _, name, *_ in file.execute("PRAGMA table_info(interactions)")}
+    return "prompt_tokens, completion_tokens" if "prompt_tokens" in there else "NULL, NULL"
+
+
+def _row(file: sqlite3.Connection, found: Sequence[Any], tokens: str) -> SessionRow:
     key, answers, begun, ended, models, user, client, source, *counts = found
     opinions = {name: int(count) for name, count in zip(_OPINIONS, counts, strict=True) if count}
-    whole = _answers(file, key)
+    whole = _answers(file, key, tokens)
     return SessionRow(key, answers, begun, ended, json.loads(models), user, client, source, opinions, whole)
 
 
-def _answers(file: sqlite3.Connection, key: str) -> list[SessionAnswer]:
-    columns = "i.last_message, i.id, i.created_at, i.model, i.source, i.tools, prompt_tokens, completion_tokens"
+def _answers(file: sqlite3.Connection, key: str, tokens: str) -> list[SessionAnswer]:
+    columns = f"i.last_message, i.id, i.created_at, i.model, i.source, i.tools, {tokens}"
     answers: list[SessionAnswer] = []
     before: list[int] = []
     for last, identity, at, model, source, tools, read, sampled in file.execute(

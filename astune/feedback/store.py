@@ -95,6 +95,7 @@ class FeedbackStore:
             self._file.execute("PRAGMA foreign_keys=ON")
             self._file.executescript(_TABLES if tables else f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
             self._file.execute("SELECT last_message FROM interactions LIMIT 1")
+            self._add_columns("prompt_tokens", "completion_tokens")
             self._masker = Masker()
             self._take(masker)
         except OSError as cause:
@@ -242,6 +243,13 @@ class FeedbackStore:
                 found = self._file.execute(insert, (*place, text)).fetchone()
             [last] = found
         return last
+
+    def _add_columns(self, *names: str) -> None:
+        """Columns of whole numbers that a store of an earlier version does not have."""
+        there = {name for _, name, *_ in self._file.execute("PRAGMA table_info(interactions)")}
+        for name in names:
+            if name not in there:
+                self._file.execute(f"ALTER TABLE interactions ADD COLUMN {name} INTEGER")
 
     def _take(self, masker: Masker | None) -> None:
         """Write down a masker's own patterns, which replace those of their names, and read what the file has."""

@@ -1,4 +1,8 @@
-"""Tables of an episode store, whose columns `episodes.py` documents, and connections to it."""
+"""Tables of an episode store, and migration of stores of an older version.
+
+`episodes.py` documents the columns. Version 1 had no `n_branches`, no `agents`, and neither of the tables beside
+`episodes`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
+import zstandard
 
 from astune.runs._files import Stamp
 from astune.runs._limits import QueryLimit
 from astune.runs._lock import RunLock
+from astune.runs.texts import folded, forest_text
+from astune.runs.wire import unpack
 from astune.schema import MessageNode, RunStoreError
 
 SCHEMA_VERSION = 2
@@ -58,6 +65,10 @@ CREATE TABLE trainer_logprobs (seq INTEGER PRIMARY KEY REFERENCES episodes ON DE
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
+_DERIVED = ("n_trained", "n_branches", "agents")
+COPIED = ", ".join(column for column in COLUMNS if column not in _DERIVED)
+"""Columns of version 1 that are copied unchanged, the blob last; `n_trained` was once counted wrongly."""
+_INSERT_COPY = f"INSERT INTO episodes ({COPIED}, {', '.join(_DERIVED)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
 def connect(path: Path, mode: str = "mode=rwc") -> sqlite3.Connection:
@@ -155,18 +166,19 @@ def create(path: Path) -> None:
         connection.close()
 
 
-def require_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a database that is no episode store, or one of another version."""
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of a store; refuse a database that is not ours, or newer."""
     require_tables(connection, path)
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
         raise RunStoreError(f"{path} is a database, but not an episode store")
-    if version != SCHEMA_VERSION:
+    if not 1 <= version <= SCHEMA_VERSION:
         raise RunStoreError(
             f"{path} has schema version {version}, this version of astune reads {SCHEMA_VERSION}",
             hint="upgrade astune, or read the run with the version that wrote it",
         )
+    return version
 
 
 def require_tables(connection: sqlite3.Connection, path: Path) -> None:
@@ -174,6 +186,54 @@ def require_tables(connection: sqlite3.Connection, path: Path) -> None:
     made = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
     if connection.execute(f"SELECT 1 FROM main.sqlite_schema WHERE {made} LIMIT 1").fetchone() is not None:
         raise RunStoreError(f"{path} has views or triggers, which no episode store has")
+
+
+def let_old_read_as_new(connection: sqlite3.Connection) -> None:
+    """Add the missing columns to a version 1 store, as null values, for this connection only."""
+    connection.execute("CREATE TEMP VIEW episodes AS SELECT *, NULL AS n_branches, NULL AS agents FROM main.episodes")
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Migrate a store of version 1 in one transaction; takes a millisecond or two per episode.
+
+    The table is rewritten: an added column would lie behind the blob, which listing would have to read.
+    """
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("ALTER TABLE episodes RENAME TO old")
+        for name in ("step", "task", "status"):
+            connection.execute(f"DROP INDEX episodes_by_{name}")
+        for statement in _CREATE.split(";"):
+            connection.execute(statement)
+        copy = RowCopy(connection)
+        rows = connection.execute(f"SELECT {COPIED} FROM old ORDER BY seq")
+        for values in rows:
+            copy.add(values)
+        connection.execute("DROP TABLE old")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+class RowCopy:
+    """Copies rows of any version into an empty store, and derives missing values from the episode itself."""
+
+    def __init__(self, into: sqlite3.Connection) -> None:
+        self._into = into
+        self._zstd = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True)
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Add a row, given as the values of the columns `COPIED` in order. Raises RunStoreError if the episode itself
+        is damaged; nothing is inserted."""
+        episode = unpack(values[-1])
+        forest = episode.forest
+        text = self._zstd.compress(folded(forest_text(forest)))
+        self._into.execute(_INSERT_COPY, (*values, episode.n_trained, len(forest.leaves()), agents_of(forest.nodes)))
+        self._into.execute("INSERT INTO texts VALUES (?, ?)", (values[0], text))
 
 
 def agents_of(nodes: Sequence[MessageNode]) -> str:

@@ -6,8 +6,8 @@
 
 A checkpoint is written into a hidden folder, flushed to the device and then renamed. Then older ones lose their state,
 and are removed unless they are the best. The best may be one that a resume superseded (`superseded.py`). `files` has
-the size and the CRC-32 of each file, so that a flipped bit or a truncated file is noticed when it is loaded. They
-protect against accidents, not against tampering.
+the size and the CRC-32 of each file, so that a flipped bit or a truncated file is noticed when it is loaded; older
+checkpoints have none. They protect against accidents, not against tampering.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ from astune.schema import AstuneError, RunStoreError
 
 _NAME = re.compile(r"step-(\d{6,})(?:\.(\d+))?")
 _MANIFEST = "checkpoint.json"
-_RECORDED = ("step", "score", "created_at", "metadata", "files")
-"""Fields of a checkpoint that its manifest holds."""
 _HEADROOM = 1.05
 
 
@@ -55,8 +53,8 @@ class Checkpoint:
     metadata: dict[str, Any] = field(default_factory=dict)
     superseded: bool = False
     """True if the run has since resumed from an earlier step, so that it ran these steps again."""
-    files: dict[str, list[int]] = field(default_factory=dict)
-    """Size and CRC-32 of each file, by its path below the checkpoint."""
+    files: dict[str, list[int]] | None = None
+    """Size and CRC-32 of each file, by its path below the checkpoint; None if not recorded."""
 
     @property
     def model(self) -> Path:
@@ -72,7 +70,7 @@ class Checkpoint:
 
     def require_whole(self, *parts: Literal["model", "state"]) -> None:
         """Raise RunStoreError if a file of these parts was changed; takes half a second per GB."""
-        for name, recorded in self.files.items():
+        for name, recorded in (self.files or {}).items():
             if not name.startswith(tuple(f"{part}/" for part in parts)):
                 continue
             try:
@@ -286,7 +284,8 @@ def checkpoint_around(path: Path) -> Checkpoint | None:
 def _read(path: Path) -> Checkpoint:
     try:
         manifest = orjson.loads((path / _MANIFEST).read_bytes())
-        return Checkpoint(path, **{name: manifest[name] for name in _RECORDED})
+        known = (manifest[name] for name in ("step", "score", "created_at", "metadata"))
+        return Checkpoint(path, *known, files=manifest.get("files"))
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as cause:
         raise _damaged(path, repr(cause)) from cause
 
@@ -311,7 +310,8 @@ def _size_and_crc(file: Path) -> list[int]:
 
 
 def _manifest(checkpoint: Checkpoint) -> bytes:
-    return orjson.dumps({name: getattr(checkpoint, name) for name in _RECORDED}, option=orjson.OPT_INDENT_2)
+    fields = {name: getattr(checkpoint, name) for name in ("step", "score", "created_at", "metadata", "files")}
+    return orjson.dumps(fields, option=orjson.OPT_INDENT_2)
 
 
 def _entries(folder: Path) -> list[Path]:

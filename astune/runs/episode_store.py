@@ -32,7 +32,8 @@ from astune.runs._schema import (
     column_text,
     connect,
     create,
-    require_version,
+    migrate,
+    version_of,
 )
 from astune.runs.episodes import EpisodeReader
 from astune.runs.texts import folded, joined
@@ -298,7 +299,8 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
         if not path.exists():
             _create(path)
         connection = connect(path)
-        require_version(connection, path)
+        if version_of(connection, path) == 1:
+            migrate(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
     except (sqlite3.Error, OSError) as cause:

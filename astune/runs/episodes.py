@@ -1,6 +1,6 @@
 """Reader of recorded episodes: rows to list and filter, and whole episodes one at a time.
 
-The table `episodes`, of version 2 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
+The table `episodes`, version 2 (`PRAGMA user_version`), in `rollout/episodes.sqlite`:
 
     seq           order of recording
     episode_id    unique; `<split>-<step>-<task>-<repeat>-<attempt>`
@@ -28,6 +28,8 @@ Beside it lie, for each `seq`,
                       step began with, zstd-compressed little-endian float32, node after node in the order of
                       recording; NaN where it computed none. Only of episodes that were trained
 
+A store of version 1 is read with nulls in the columns that it lacks; a search in it unpacks every episode.
+
 Readers open the database read-only and never block its writer (WAL); they see committed data. A store without a writer
 is read without creating files beside it, even in a read-only folder.
 """
@@ -50,7 +52,14 @@ import zstandard
 from numpy.typing import NDArray
 
 from astune.runs._limits import decompressed
-from astune.runs._schema import column_text, connect_to_read, primary_code, require_version, stamps_of
+from astune.runs._schema import (
+    column_text,
+    connect_to_read,
+    let_old_read_as_new,
+    primary_code,
+    stamps_of,
+    version_of,
+)
 from astune.runs.episode_filter import AS_RECORDED, EVERY_EPISODE, EpisodeFilter, EpisodeOrder
 from astune.runs.summaries import SUMMARIES, StepSummary, summary_of
 from astune.runs.texts import folded, forest_text
@@ -97,8 +106,8 @@ class EpisodeRow:
     n_sampled: int
     n_trained: int
     n_turns: int
-    n_branches: int
-    agents: list[str]
+    n_branches: int | None
+    agents: list[str] | None
     seconds: float | None
     created_at: float
     advantages: list[float] | None
@@ -126,6 +135,7 @@ _COLUMNS = [field.name for field in fields(EpisodeRow)]
 _BLOB = "SELECT blob FROM episodes WHERE episode_id = ?"
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM episodes"
 _TEXTS = "SELECT seq, folded FROM texts WHERE seq > ? ORDER BY seq LIMIT ?"
+_TEXTS_OF_1 = "SELECT seq, blob FROM episodes WHERE seq > ? ORDER BY seq LIMIT ?"
 _TRAINER_LOGPROBS = """
     SELECT logprobs FROM trainer_logprobs WHERE seq = (SELECT seq FROM episodes WHERE episode_id = ?)"""
 
@@ -192,7 +202,7 @@ class EpisodeReader:
         sought = folded(text)
         while batch := self._texts(after):
             for seq, packed in batch:
-                if sought in self._decompressed(packed):
+                if sought in self._text_of(packed):
                     yield seq
             if batch[-1][0] <= after:
                 raise DamagedStoreError(f"the episodes at {self.path} cannot be read: they are out of order")
@@ -200,6 +210,8 @@ class EpisodeReader:
 
     def trainer_logprobs(self, episode_id: str) -> NDArray[np.float32] | None:
         """Return the trainer's log-probabilities [n_sampled]; None if not recorded."""
+        if self._version == 1:
+            return None
         with self._asking() as connection:
             found = connection.execute(_TRAINER_LOGPROBS, (column_text(episode_id),)).fetchone()
         return None if found is None else np.frombuffer(self._decompressed(found[0]), dtype="<f4")
@@ -286,8 +298,12 @@ class EpisodeReader:
         return found[0]
 
     def _texts(self, after: int) -> list[tuple[int, bytes]]:
+        query = _TEXTS if self._version > 1 else _TEXTS_OF_1
         with self._asking() as connection:
-            return connection.execute(_TEXTS, (after, _SEARCHED_AT_ONCE)).fetchall()
+            return connection.execute(query, (after, _SEARCHED_AT_ONCE)).fetchall()
+
+    def _text_of(self, packed: bytes) -> bytes:
+        return self._decompressed(packed) if self._version > 1 else folded(forest_text(unpack(packed).forest))
 
     def _decompressed(self, packed: bytes) -> bytes:
         try:
@@ -300,11 +316,13 @@ class EpisodeReader:
         connection, never_changes, limit = connect_to_read(self.path)
         limit.start(_QUERY_S)
         try:
-            require_version(connection, self.path)
+            version = version_of(connection, self.path)
+            if version == 1:
+                let_old_read_as_new(connection)
         except BaseException:
             connection.close()
             raise
-        self._connection, self._opened = connection, self._opened + 1
+        self._connection, self._version, self._opened = connection, version, self._opened + 1
         self._limit = limit
         self._stamps = stamps if never_changes else None
 
@@ -334,11 +352,12 @@ class EpisodeReader:
             ) from cause
 
 
-def _row(values: tuple[Any, ...]) -> EpisodeRow:
+def _row(values: tuple[object, ...]) -> EpisodeRow:
     named = dict(zip(_COLUMNS, values, strict=True))
     advantages, success = named["advantages"], named["success"]
     if isinstance(advantages, str):
         named["advantages"] = [math.nan if value is None else value for value in orjson.loads(advantages)]
     named["success"] = None if success is None else bool(success)
-    named["agents"] = orjson.loads(named["agents"])
-    return EpisodeRow(**named)  # the columns are the fields, in order
+    if isinstance(named["agents"], str):
+        named["agents"] = orjson.loads(named["agents"])
+    return EpisodeRow(**named)  # type: ignore[arg-type]  # the columns are the fields, in order

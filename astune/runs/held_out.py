@@ -37,5 +37,5 @@ class HeldOut:
 
 
 def success_of(metrics: Mapping[str, float]) -> float:
-    """Success of a measurement, as the best model is chosen by; NaN where none is recorded."""
-    return metrics.get(SUCCESS, math.nan)
+    """Success of a measurement, as the best model is chosen by; of runs of earlier versions, that of what finished."""
+    return metrics.get(SUCCESS, metrics.get("reward/success_rate", math.nan))

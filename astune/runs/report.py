@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from astune.runs import (
     message_text,
     total_balance,
 )
-from astune.runs.held_out import UNFINISHED
+from astune.runs.held_out import SUCCESS, UNFINISHED
 from astune.schema import Episode, Task, TokenBalance
 
 _MAX_DIGITS = 100
@@ -209,13 +209,18 @@ def finished(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> 
 def over_all(summaries: Iterable[StepSummary], lines: Iterable[MetricsLine]) -> list[StepSummary]:
     """The same with all `episodes` that were to be measured: those that did not finish count as failed, as where the
     best model is chosen."""
-    unfinished = {line.step: round(line.metrics.get(UNFINISHED, 0)) for line in lines if line.kind == "validation"}
+    metrics = {line.step: line.metrics for line in lines if line.kind == "validation"}
+    return [
+        _with_unfinished(each, metrics.get(each.step, {})) if each.split == "validation" else each for each in summaries
+    ]
 
-    def whole(summary: StepSummary) -> StepSummary:
-        missing = unfinished.get(summary.step, 0) if summary.split == "validation" else 0
-        return summary.over_all(summary.episodes + missing) if missing else summary
 
-    return [whole(each) for each in summaries]
+def _with_unfinished(summary: StepSummary, metrics: Mapping[str, float]) -> StepSummary:
+    """Runs of earlier versions have no count of what did not finish: it follows from the rate, unless that is 0."""
+    success = metrics.get(SUCCESS, 0.0)
+    derived = summary.successes / success - summary.episodes if success > 0 else 0.0
+    unfinished = max(0, round(metrics.get(UNFINISHED, derived)))
+    return summary.over_all(summary.episodes + unfinished) if unfinished else summary
 
 
 def _kept(later: Sequence[StepSummary], best_step: int | None) -> StepSummary | None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import zstandard
 
 from astune.runs._limits import decompressed
-from astune.runs._schema import COLUMNS, TEXT_LEVEL, agents_of, connect, connect_to_read, create, require_tables
-from astune.runs.texts import folded, forest_text
-from astune.runs.wire import unpack
+from astune.runs._schema import COPIED, RowCopy, connect, connect_to_read, create, require_tables
 from astune.schema import RunStoreError
 
 _SALVAGED_WITHIN_S = 60.0
@@ -22,10 +19,6 @@ _SALVAGED_WITHIN_S = 60.0
 in the file."""
 _ROW_BYTES = 64
 """Minimum bytes of an episode in a store, which bounds how many there can be."""
-_DERIVED = ("n_trained", "n_branches", "agents")
-_COPIED = ", ".join(column for column in COLUMNS if column not in _DERIVED)
-"""Columns that are copied unchanged, the blob last."""
-_INSERT = f"INSERT INTO episodes ({_COPIED}, {', '.join(_DERIVED)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +43,16 @@ def salvage(damaged: Path, into: Path) -> Salvage:
         with suppress(sqlite3.Error):
             require_tables(source, damaged)
         target.execute("BEGIN")
-        kept, n_bytes = 0, damaged.stat().st_size
+        copy, kept, n_bytes = RowCopy(target), 0, damaged.stat().st_size
         last = min(_last_seq(source), n_bytes // _ROW_BYTES)
         for seq in range(1, last + 1):
             if limit.is_over() or n_bytes < 0:  # otherwise rows share their pages, and the copy grows without end
                 break
             with suppress(sqlite3.Error, RunStoreError):
-                row = source.execute(f"SELECT {_COPIED} FROM episodes NOT INDEXED WHERE seq = ?", (seq,)).fetchone()
+                row = source.execute(f"SELECT {COPIED} FROM episodes NOT INDEXED WHERE seq = ?", (seq,)).fetchone()
                 if row is not None:
                     n_bytes -= len(row[-1])
-                    _copy_row(row, target)
+                    copy.add(row)
                     kept += 1
                     _copy_logprobs(source, target, seq)
         target.execute("COMMIT")
@@ -78,15 +71,6 @@ def _last_seq(source: sqlite3.Connection) -> int:
             for (seq,) in rows:
                 found = max(found, seq)
     return found
-
-
-def _copy_row(values: Sequence[Any], target: sqlite3.Connection) -> None:
-    """Insert the values of `_COPIED`. Raises RunStoreError, and inserts nothing, if the episode itself is damaged."""
-    episode = unpack(values[-1])
-    forest = episode.forest
-    text = zstandard.ZstdCompressor(level=TEXT_LEVEL, write_checksum=True).compress(folded(forest_text(forest)))
-    target.execute(_INSERT, (*values, episode.n_trained, len(forest.leaves()), agents_of(forest.nodes)))
-    target.execute("INSERT INTO texts VALUES (?, ?)", (values[0], text))
 
 
 def _copy_logprobs(source: sqlite3.Connection, target: sqlite3.Connection, seq: int) -> None:

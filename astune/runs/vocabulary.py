@@ -36,8 +36,8 @@ def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
 
 
 def read_vocabulary(path: Path) -> Vocabulary | None:
-    """Read a run's vocabulary; None if the run has none yet. Raises RunStoreError if it is damaged, or a newer version
-    wrote it."""
+    """Read a run's vocabulary; None if the run has none, as older runs do. Raises RunStoreError if it is damaged, or a
+    newer version wrote it."""
     with store_errors(f"reading {path}"):
         try:
             packed = read_regular(path, VOCABULARY_BYTES)

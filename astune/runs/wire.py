@@ -21,7 +21,8 @@ A node is one message, in the order of recording; the path from the root (`paren
      "asked_after": int}
 
 `token_ids` is the delta to the parent's path; the last `len(logprobs)` of them were sampled, the others read. Keys from
-`name` on are omitted if they hold their default (null, [], 0 or false).
+`name` on are omitted if they hold their default (null, [], 0 or false). Episodes recorded before there were grammars
+lack `constrained_tokens`, and read as "replay"; `day` may be missing as well.
 
 JSON cannot hold everything that Python can, so a few values are wrapped in an object with one `$` key: `{"$float":
 "nan"|"inf"|"-inf"}`, `{"$int": digits}` beyond 64 bits, `{"$tuple": [...]}`, `{"$bytes": base64}`, `{"$text": hex}` for
@@ -51,6 +52,8 @@ _EPISODE = (
     *("episode_id", "split", "step", "repeat", "attempt", "seed", "status", "error", "metrics", "timings"),
     *("judge_inputs", "targets", "constrained_tokens"),
 )
+_LATER = ("targets", "constrained_tokens")
+"""Fields of an episode that old records lack."""
 _TASK = ("task_id", "main_query", "init_messages", "env_type", "metadata")
 _REWARD = ("raw_reward", "is_success", "per_target", "per_turn", "metadata")
 _OPTIONAL: dict[str, Any] = {
@@ -148,9 +151,9 @@ def _episode_from_json(data: dict[str, Any]) -> Episode:
     _require_forest(nodes)
     return Episode(
         task=Task(**_fields_from_json(data["task"])),
-        forest=Forest(nodes, data["day"]),
+        forest=Forest(nodes, data.get("day")),
         reward=None if reward is None else Reward.model_validate(_fields_from_json(reward)),
-        **_fields_from_json({name: data[name] for name in _EPISODE}),
+        **_fields_from_json({name: data[name] for name in _EPISODE if name in data or name not in _LATER}),
     )
 
 

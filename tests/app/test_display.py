@@ -25,7 +25,6 @@ BALANCE = TokenBalance(1000, 700, Counter({"not a training target": 100}), Count
 METRICS = {
     "reward/mean": 0.5,
     "reward/success_rate": 0.25,
-    "reward/success_of_all": 0.25,
     "episodes/finished": 64.0,
     "episodes/failed_attempts": 1.0,
     "engine/tokens_per_s_in": 2310.0,

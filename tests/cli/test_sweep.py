@@ -175,7 +175,7 @@ def test_a_run_with_damaged_metrics_is_named_and_the_others_are_reported(
     over = ["trainer.optim.lr=1e-5,2e-5"]
     damaged, whole = (write(trial, "finished") for trial in trials_of(conf, over, 1, []))
     (damaged / "metrics.jsonl").write_text("{\n")
-    line = {"step": 0, "kind": "validation", "time": 1, "elapsed_s": 1, "metrics": {"reward/success_of_all": 0.5}}
+    line = {"step": 0, "kind": "validation", "time": 1, "elapsed_s": 1, "metrics": {"reward/success_rate": 0.5}}
     (whole / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(SystemExit) as ended:
         run(["sweep", str(conf), "--over", *over])

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, the newest resumable, the best kept."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -268,10 +269,15 @@ def test_with_damaged_checkpoints_alone_nothing_is_resumed_silently(tmp_path) ->
     assert (tmp_path / "step-000010").is_dir()
 
 
-def test_a_rated_checkpoint_keeps_its_checksums(tmp_path) -> None:
+def test_a_checkpoint_of_before_there_were_checksums_is_resumed_and_a_rated_one_keeps_them(tmp_path) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 10)
     store.rate(10, 0.5)
     point = store.resume_point(lambda _: None)
     assert point is not None
-    assert point.files
+    assert point.files is not None
+    manifest = tmp_path / "step-000010" / "checkpoint.json"
+    manifest.write_text(json.dumps({k: v for k, v in json.loads(manifest.read_text()).items() if k != "files"}))
+    old = store.resume_point(lambda _: None)
+    assert old is not None
+    assert (old.step, old.files) == (10, None)

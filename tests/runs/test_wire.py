@@ -1,5 +1,6 @@
 """The record of an episode is lossless, whatever is in it (law 2)."""
 
+import base64
 import math
 from typing import Any
 
@@ -143,6 +144,25 @@ def test_later_changes_of_a_dictionary_do_not_reach_the_record(episode) -> None:
     one.judge_inputs["final_answer"] = "changed"
     one.forest.nodes[0].content = "changed"
     assert unpack(pack(data, zstandard.ZstdCompressor())).judge_inputs == {"final_answer": "\\boxed{4}"}
+
+
+BEFORE_GRAMMARS = (
+    "KLUv/WBsAf0KADaXQB5Ab9tH1d8tNpE9E6Y7kijGMKCblsvDjuBnMgwDAAE0ADcANwDHM6vDIfHVWepsPiLUHVV+kXbnkVHv1Kf7tBvL7as3gx4f"
+    "3wT06g5b6jhmT4+Neme07vFLusdpuqhnp5Oty7Wr67P0ojQ9MhbqrE8ya7SaNXa8YgAYXN2yKk1WYxkd3xd1CWcfIUhq6ut2NU92027OcfwqS1dX"
+    "yG3TzXdk2i8L1pZeY0sfR4o8jUWsj+xg2/ps9lp9R5W21WJ2ZATNquQ6m5UTY1KokUhgvEpZ3JCHaeX455qv3hyn7oIwa+xhGKBBwAQabt/joCMj"
+    "gQhsCt2ymTEn0+DEOKChqcT1MSQgMESApFF6aGSQGg0mG7wVgAFoVlC/GiFyruNyNgPVYIBgNQO7R5AP/P5mYxUeRQQBIJUh1MPDyUMj0YLoCBTZ"
+    "WJhGeIkoMdgbgIwAaJ0A68LGzHre6FihDA=="
+)
+"""An episode as it was written before grammars were recorded."""
+
+
+def test_an_episode_recorded_before_there_were_grammars_is_read() -> None:
+    old = unpack(base64.b64decode(BEFORE_GRAMMARS))
+    assert old.constrained_tokens == "replay"
+    assert [node.constraint for node in old.forest.nodes] == [None, None]
+    [timeline] = old.timelines
+    assert timeline.token_ids == [5, 6, 1, 7, 9]
+    assert timeline.loss_mask == [False, False, False, True, True]
 
 
 def test_a_damaged_record_and_a_newer_format_are_named(episode) -> None:

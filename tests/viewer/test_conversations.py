@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 from talk_stage import BEGAN, DAY, write_store
 from viewer_stage import get, serving
+
+from astune.feedback import FeedbackStore, Interaction
+from astune.feedback.sessions import SessionFilter, SessionReader
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +105,33 @@ def test_there_are_none_where_no_store_is_and_a_broken_one_says_so(tmp_path):
         store.unlink()
         write_store(store)
         assert get(client, "conversations")["total"] == 3
+
+
+def test_a_store_of_before_tokens_were_counted_is_read_and_written(tmp_path):
+    path = write_store(tmp_path / "feedback.sqlite3")
+    with sqlite3.connect(path) as file:
+        for column in ("prompt_tokens", "completion_tokens"):
+            file.execute(f"ALTER TABLE interactions DROP COLUMN {column}")
+    with serving(tmp_path / "record", store=path) as client:
+        assert get(client, "conversation", id="hello")[0]["completion_tokens"] is None
+        store = FeedbackStore(path)
+        store.add(Interaction("c1", [{"role": "assistant", "content": "x"}], session="new", completion_tokens=7))
+        assert [each.completion_tokens for each in store.interactions() if each.session == "new"] == [7]
+        store.close()
+        assert get(client, "conversation", id="new")[0]["completion_tokens"] == 7
+
+
+def test_a_page_asks_once_which_columns_the_store_has(tmp_path, monkeypatch):
+    asked: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*args: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*args, **named)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    store = write_store(tmp_path / "feedback.sqlite3")
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    _, rows = SessionReader(store).page(SessionFilter(), "newest", offset=0, limit=10)
+    assert len(rows) == 3
+    assert sum("table_info" in sql for sql in asked) == 1

@@ -14,7 +14,7 @@ from astune.runs.report import read_report
 from astune.schema import TokenBalance
 
 
-def write(folder: Path, measured: dict[int, Sequence[bool]], unfinished: dict[int, int] | None = None) -> None:
+def write(folder: Path, measured: dict[int, Sequence[bool]], scores: dict[int, float] | None = None) -> None:
     """A run whose held-out tasks 0, 1, ... succeed as given by step; its only training step is 1."""
     with writing(folder) as run, run.open_episodes() as store, run.open_metrics() as metrics:
         for step, successes in measured.items():
@@ -23,9 +23,9 @@ def write(folder: Path, measured: dict[int, Sequence[bool]], unfinished: dict[in
                 store.append(
                     make_episode(split="validation", step=step, task=f"t{number}", reward=float(success), answer=answer)
                 )
-            missing = (unfinished or {}).get(step, 0)
-            success = sum(successes) / (len(successes) + missing)
-            metrics.append(step, "validation", {"reward/success_of_all": success, "episodes/unfinished": missing})
+            rate = sum(successes) / len(successes)
+            success = (scores or {}).get(step, rate)
+            metrics.append(step, "validation", {"reward/success_rate": rate, "reward/success_of_all": success})
             if step == 0:
                 for number, advantage in enumerate((-0.5, 2.5, -0.5)):
                     store.append(make_episode(number, answer=f"training says {number}"), [advantage])
@@ -79,7 +79,7 @@ def test_a_measurement_in_which_nothing_finished_is_one_without_a_success(tmp_pa
 
 
 def test_what_did_not_finish_counts_as_failed_when_the_best_is_chosen(tmp_path):
-    write(tmp_path, {0: [False, False], 2: [True, True], 4: [True, False]}, unfinished={2: 8})
+    write(tmp_path, {0: [False, False], 2: [True, True], 4: [True, False]}, scores={2: 0.2})
     assert outcome(tmp_path)["after"]["step"] == 4
 
 
