@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from astune.engine.local._prefixes import PrefixIndex, SlotIndex
-from astune.engine.local.attention import Alone, Group, Pieces, Rule, Segment, Tokens
+from astune.engine.local.attention import Alone, Group, Pieces, Rule, Segment, Tokens, Way, way_of
 from astune.engine.local.kernels import can_attend
 from astune.engine.local.slots import LayerShape, Slot, SlotCache
 from astune.engine.local.tree_attention import kernels_for
@@ -198,6 +198,19 @@ def test_compiled_ways_attend_to_pieces_of_prompts_as_torch_does(new: int, dtype
             pytest.skip("this CPU lacks AVX512-BF16, or there is no gcc")
         ours = kind(segments, keys).attend(keys, values, q, Rule(0.25)).double()
         assert (ours - exact).norm() < (1e-6 if dtype == torch.float32 else 5e-3) * exact.norm()
+
+
+@pytest.mark.parametrize(
+    ("rows", "new", "kind"), [(200, 1, Tokens), (200, 4, Tokens), (64, 24, Pieces), (1, 300, Pieces), (1, 24, Tokens)]
+)
+def test_keys_are_laid_out_for_pieces_that_read_them_often(rows: int, new: int, kind: type[Way]) -> None:
+    keys = torch.zeros(1, 2, 8, 32)
+    if kernels_for(keys, keys, keys) is None:
+        pytest.skip("there is no gcc")
+    segments = [Segment(new * n, new * (n + 1), n + 1, 300, 0, 290) for n in range(rows)]
+    segments = [one._replace(past=0, shared=0) for one in segments] if new == 300 else segments
+    assert way_of(segments, keys, keys, Rule(0.25)) is kind
+    assert way_of(segments, keys, keys, Rule(0.25, window=9)) is Tokens
 
 
 def beginnings_shared(new: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, list[Segment]]:

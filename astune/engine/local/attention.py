@@ -24,6 +24,8 @@ _SCORES = 1 << 20
 _NO_WINDOW = 1 << 60
 _READERS = 100
 """New tokens to a key from which on keys are worth being laid out for them. Fewer attend as fast each for itself."""
+_PIECE = 8
+"""Tokens of a piece that are worth being taken together: of fewer, rows of a tile are mostly filled up with zeros."""
 
 
 class Segment(NamedTuple):
@@ -292,7 +294,8 @@ def _takes_tokens(keys: Tensor, values: Tensor) -> bool:
 def way_of(segments: Sequence[Segment], keys: Tensor, values: Tensor, rule: Rule) -> type[Way]:
     """The fastest way for a part of `parts_of`, in a layer of these keys and values."""
     is_plain = rule.window is None and rule.softcap is None
-    if is_plain and _readers(segments) >= _READERS and kernels_for(keys, keys, values):
+    is_worth_it = segments[0].new >= _PIECE and _readers(segments) >= _READERS
+    if is_plain and is_worth_it and kernels_for(keys, keys, values):
         return Pieces
     if _takes_tokens(keys, values):
         return Tokens
