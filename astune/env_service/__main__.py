@@ -12,11 +12,11 @@ from functools import partial
 
 import uvicorn
 
-from astune.env_service._places import Places
 from astune.env_service._service import Service
 from astune.env_service._wire import TOKEN_VARIABLE
 from astune.env_service.built_in import BUILT_IN
 from astune.env_service.handle import CALL_TIMEOUT_S
+from astune.env_service.places import Places
 from astune.env_service.server import new_app
 from astune.processes.pool import WorkerPool
 from astune.processes.secret import take_variable

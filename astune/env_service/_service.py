@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
-from astune.env_service._places import Instance, Places, Refusal, refusal
 from astune.env_service._wire import ANY_ENV, HOSTS, Request
+from astune.env_service.places import Instance, Places, Refusal, refusal
 from astune.processes.worker import CallFailed, WorkerLost
 from astune.schema import EnvError, Message, Task, stable_seed
 

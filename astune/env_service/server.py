@@ -14,7 +14,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from astune.env_service._places import Refusal
 from astune.env_service._service import Service
 from astune.env_service._wire import (
     FREE,
@@ -27,6 +26,7 @@ from astune.env_service._wire import (
     encoded,
     read_request,
 )
+from astune.env_service.places import Refusal
 from astune.serving.guard import Guard
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -13,7 +13,7 @@ import pytest
 from service_stage import children_of, is_running, world
 from waiting import eventually
 
-from astune.env_service._places import Instance, Places, Refusal
+from astune.env_service.places import Instance, Places, Refusal
 from astune.processes.pool import WorkerPool
 from astune.processes.worker import Worker
 from astune.schema import Task

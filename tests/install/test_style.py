@@ -46,7 +46,6 @@ def test_make_writes_bytecode_whatever_the_shell_says():
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.slow
 def test_no_more_test_files_reach_behind_the_public_surface():
     reaching = [path for path in sorted((_ROOT / "tests").rglob("*.py")) if _imports_private(path)]
     assert len(reaching) <= _FILES_WITH_PRIVATE_IMPORTS, "\n".join(map(str, reaching))
