@@ -60,7 +60,7 @@ KINDS = {
         "tests/runs/test_directory.py::test_a_name_that_.*",
         "tests/trainer/test_policy.py::test_a_state_of_another_model.*",
     ],
-    "attacks of make redteam": ["tests/redteam/test_redteam.py", "tests/redteam/testplaces.py"],
+    "attacks of make redteam": ["tests/redteam/test_redteam.py", "tests/redteam/test_places.py"],
 }
 
 
