@@ -110,11 +110,11 @@ class Pieces:
             self._layouts[shape] = self._layout(*shape)
         rows, tiles = self._layouts[shape]
         k, v = (buffer.view(-1, dim).index_select(0, rows).view(-1, kv_heads, dim) for buffer in (keys, values))
-        kernels = kernels_for(q_NHD, keys, values)
-        if kernels is None:
+        compiled = kernels_for(q_NHD, keys, values)
+        if compiled is None:
             raise EngineError("there is no compiled attention for these keys", hint="every other way serves them")
         query = q_NHD.contiguous().view(-1, *shape, dim)
-        return kernels.attend(query, k, v, tiles, rule.scale)[0].flatten(1, 2)
+        return compiled.attend(query, k, v, tiles, rule.scale)[0].flatten(1, 2)
 
     def _layout(self, kv_heads: int, group: int) -> tuple[Tensor, Tiles]:
         tokens: list[Tensor] = []

@@ -2,8 +2,9 @@
 
    Compiled by tree_attention.py, which holds the signatures once more, with Element float or (AVX512-BF16, and AMX where
    it is) bfloat16. Queries, outputs and their gradients are [T, heads, group, dim], keys and values [T, heads, dim];
-   dim is a multiple of 32. The first `before` tokens of a forward pass may have keys and values alone. A tile is (first token, end, segment); the tokens of a segment see the ranges [from, to) of
-   tokens that the segment lists, in ascending order, as far as they do not lie behind themselves.
+   dim is a multiple of 32. The first `before` tokens of a forward pass may have keys and values alone. A tile is (first
+   token, end, segment); the tokens of a segment see the ranges [from, to) of tokens that the segment lists, in
+   ascending order, as far as they do not lie behind themselves.
 
    Scores are [keys, rows], a row for each of a tile's queries: with rows as lanes a softmax adds up no lanes. A chunk
    of keys is taken at a time, so that nothing grows with the context. */

@@ -23,7 +23,7 @@ from astune.engine.compiled import addresses, compiled_for, processor
 _SOURCE = Path(__file__).with_suffix(".c")
 _DIM = 32
 """Head dimensions are multiples of it."""
-QUERIES = 64
+_QUERIES = 64
 """Queries of a tile, about."""
 Range = tuple[int, int]
 """[first, end) of a layout of tokens."""
@@ -48,13 +48,13 @@ class Tiles:
 
     @classmethod
     def of(cls, segments: Iterable[Range], seen: Sequence[Sequence[Range]], group: int) -> Tiles:
-        """Cut segments into tiles of about `QUERIES` queries, of which each token has `group`; at least one token.
+        """Cut segments into tiles of about 64 queries, of which each token has `group`; at least one token.
 
         Args:
             segments: their own tokens.
             seen: the ranges that each sees, in ascending order, its own tokens among them.
         """
-        tokens = max(1, QUERIES // group)
+        tokens = max(1, _QUERIES // group)
         tiles = [
             (first, min(first + tokens, end), index)
             for index, (start, end) in enumerate(segments)
